@@ -74,8 +74,11 @@ struct RaggedBatch {
   int max_segment_rows = 1;                // rows of the longest segment; 1 = pure decode
   const int32_t* segment_begin = nullptr;  // [num_segments + 1]
   const int32_t* segment_slot = nullptr;   // [num_segments] -1 = padding
-  const int32_t* row_token = nullptr;      // [num_rows] >= 0: this token; -1: the slot's last_token
-  const int32_t* row_position = nullptr;   // [num_rows] absolute; ignored where row_token is -1
+  // A decode segment that needs a fresh page: Embed stores it in the slot's page table at the row's
+  // position.
+  const int32_t* segment_new_page = nullptr;  // [num_segments] -1 = none
+  const int32_t* row_token = nullptr;     // [num_rows] >= 0: this token; -1: the slot's last_token
+  const int32_t* row_position = nullptr;  // [num_rows] absolute; ignored where row_token is -1
                                           // (then the position is the slot's length - 1)
   // Written by Embed, read by the ops after it:
   int32_t* position =
@@ -185,8 +188,13 @@ struct HeadSampleArgs {
 struct AdvanceArgs {
   const RaggedBatch* batch;
   const SlotState* slots;
-  SampleResult* result;   // [num_samples] in device memory; `stopped` is written
-  SampleResult* mailbox;  // [num_samples] host-visible copy, complete when the step's event is
+  SampleResult* result;  // [num_samples] in device memory; `stopped` is written
+  // Host-visible copy of the results, complete when the step's event is: two halves of
+  // mailbox_stride results, so that the host may read one step while the next one runs.
+  // *mailbox_index (device memory) picks the half.
+  SampleResult* mailbox;
+  int mailbox_stride;
+  const int32_t* mailbox_index;
 };
 
 /// Replays one recorded step. Thread-compatible.
@@ -220,6 +228,7 @@ class Backend {
   virtual Buffer AllocateHostVisible(size_t bytes) = 0;
   /// Copies in stream order. `src` of Upload may be reused as soon as the call returns.
   virtual void Upload(void* device, const void* host, size_t bytes) = 0;
+  /// Either side may also be host-visible memory.
   virtual void Copy(void* device_dst, const void* device_src, size_t bytes) = 0;
   /// Blocks until the bytes are on the host.
   virtual void Download(void* host, const void* device, size_t bytes) = 0;
