@@ -28,11 +28,12 @@ int32_t PageOf(const SlotState& slots, const KvPages& kv, int slot, int position
   return page;
 }
 
-/// Elements before kv head 0 of a token.
-int64_t TokenOffset(const KvPages& kv, int layer, int32_t page, int position) {
-  return ((static_cast<int64_t>(layer) * kv.num_pages + page) * kv.page_size +
+/// Elements before those of a token in one kv head.
+int64_t TokenOffset(const KvPages& kv, int layer, int32_t page, int kv_head, int position) {
+  return (((static_cast<int64_t>(layer) * kv.num_pages + page) * kv.num_kv_heads + kv_head) *
+              kv.page_size +
           position % kv.page_size) *
-         kv.num_kv_heads * kv.head_dim;
+         kv.head_dim;
 }
 
 void CheckKv(const KvPages& kv, int layer) {
@@ -92,12 +93,15 @@ void AttentionInput(CpuContext& context, const AttentionInputArgs& args) {
       }
       if (args.rope.rotary_dim > 0) Rotate(args.rope, position, head);
     }
-    std::memcpy(args.q + static_cast<int64_t>(row) * q_size, x, q_size * sizeof(float));
-    const int64_t token =
-        TokenOffset(*args.kv, args.layer, PageOf(*args.slots, *args.kv, slot, position), position);
-    std::memcpy(static_cast<float*>(args.kv->k) + token, x + q_size, kv_size * sizeof(float));
-    std::memcpy(static_cast<float*>(args.kv->v) + token, x + q_size + kv_size,
-                kv_size * sizeof(float));
+    std::memcpy(static_cast<float*>(args.q) + static_cast<int64_t>(row) * q_size, x,
+                q_size * sizeof(float));
+    const int32_t page = PageOf(*args.slots, *args.kv, slot, position);
+    for (int h = 0; h < args.num_kv_heads; ++h) {
+      const int64_t at = TokenOffset(*args.kv, args.layer, page, h, position);
+      const float* k = x + q_size + h * dim;
+      std::memcpy(static_cast<float*>(args.kv->k) + at, k, dim * sizeof(float));
+      std::memcpy(static_cast<float*>(args.kv->v) + at, k + kv_size, dim * sizeof(float));
+    }
   };
   constexpr int kRowsOfPart = 8;
   context.pool.ParallelFor((count + kRowsOfPart - 1) / kRowsOfPart, [&](int part, int thread) {
@@ -258,7 +262,8 @@ class AttentionRun {
   const float* Query(const QueryBlock& block, int query) const {
     const int row = block.first_row + query / block.num_heads;
     const int head = block.first_head + query % block.num_heads;
-    return args_.q + (static_cast<int64_t>(row) * args_.num_heads + head) * kv_.head_dim;
+    return static_cast<const float*>(args_.q) +
+           (static_cast<int64_t>(row) * args_.num_heads + head) * kv_.head_dim;
   }
 
   void PackQueries(const QueryBlock& block, float* out) const {
@@ -294,13 +299,13 @@ class AttentionRun {
     }
     const float* k[kAttentionSlice];
     const float* v[kAttentionSlice];
-    const int64_t head = static_cast<int64_t>(block.first_head / group_) * kv_.head_dim;
+    const int kv_head = block.first_head / group_;
     const int32_t* pages =
         args_.slots->page_table + static_cast<int64_t>(block.slot) * args_.slots->max_pages;
     for (int t = first; t < last; ++t) {
       const int position = slice * kAttentionSlice + t;
       const int64_t at =
-          TokenOffset(kv_, args_.layer, pages[position / kv_.page_size], position) + head;
+          TokenOffset(kv_, args_.layer, pages[position / kv_.page_size], kv_head, position);
       k[t] = static_cast<const float*>(kv_.k) + at;
       v[t] = static_cast<const float*>(kv_.v) + at;
     }
@@ -327,7 +332,8 @@ class AttentionRun {
 
   void Finish(const QueryBlock& block, const Partial& sum) const {
     for (int r = 0; r < block.num_queries(); ++r) {
-      float* out = args_.out + (Query(block, r) - args_.q);
+      float* out =
+          static_cast<float*>(args_.out) + (Query(block, r) - static_cast<const float*>(args_.q));
       const float* acc = sum.acc + r * stride_;
       for (int d = 0; d < kv_.head_dim; ++d) out[d] = acc[d] / sum.sum[r];
     }

@@ -69,6 +69,7 @@ class CpuBackend : public Backend {
     return StrCat("cpu (", context_.isa.name, ", ", context_.pool.num_threads(), " threads)");
   }
   DType kv_dtype() const override { return DType::kF32; }
+  DType activation_dtype() const override { return DType::kF32; }
 
   Buffer Allocate(size_t bytes) override {
     const size_t rounded = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
@@ -103,6 +104,7 @@ class CpuBackend : public Backend {
     }
   }
 
+  void Reserve(const OpLimits&) override {}  // scratch grows as it is needed
   void Embed(const EmbedArgs& args) override { cpu::Embed(context_, args); }
   void AttentionInput(const AttentionInputArgs& args) override {
     cpu::AttentionInput(context_, args);

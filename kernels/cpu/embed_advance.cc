@@ -20,6 +20,7 @@ void Embed(CpuContext& context, const EmbedArgs& args) {
     RC_CHECK_LT(slot, slots.num_slots, "segment ", i);
     if (slots.stopped[slot]) continue;
     RC_CHECK(batch.segment_begin[i + 1] <= batch.num_rows, "segment ", i);
+    const int32_t new_page = batch.segment_new_page == nullptr ? -1 : batch.segment_new_page[i];
     for (int row = batch.segment_begin[i]; row < batch.segment_begin[i + 1]; ++row) {
       const int position =
           batch.row_token[row] >= 0 ? batch.row_position[row] : slots.length[slot] - 1;
@@ -29,6 +30,9 @@ void Embed(CpuContext& context, const EmbedArgs& args) {
                token_of(row, slot), " of row ", row, ", vocabulary ", vocab);
       batch.position[row] = position;
       batch.slot[row] = slot;
+      if (new_page >= 0)
+        slots.page_table[static_cast<int64_t>(slot) * slots.max_pages + position / args.page_size] =
+            new_page;
     }
   }
   const WeightType type = TypeOf(args.table);
@@ -41,6 +45,8 @@ void Embed(CpuContext& context, const EmbedArgs& args) {
 void Advance(CpuContext&, const AdvanceArgs& args) {
   const RaggedBatch& batch = *args.batch;
   const SlotState& slots = *args.slots;
+  const int64_t half =
+      args.mailbox_index == nullptr ? 0 : int64_t{*args.mailbox_index} * args.mailbox_stride;
   for (int i = 0; i < batch.num_samples; ++i) {
     SampleResult& result = args.result[i];
     result.stopped = 0;
@@ -60,7 +66,7 @@ void Advance(CpuContext&, const AdvanceArgs& args) {
         slots.stopped[slot] = 1;
       }
     }
-    args.mailbox[i] = result;
+    args.mailbox[half + i] = result;
   }
 }
 

@@ -132,7 +132,8 @@ void ProjectAdd(CpuContext& context, const ProjectAddArgs& args) {
   const std::vector<int32_t>& rows = ActiveRows(context, *args.batch);
   const int count = static_cast<int>(rows.size());
   if (count == 0) return;
-  const float* packed = PackRows(context, args.x, k, k, rows.data(), count, nullptr, 0);
+  const float* packed =
+      PackRows(context, static_cast<const float*>(args.x), k, k, rows.data(), count, nullptr, 0);
   const int columns = PartColumns(n, count);
   for (Scratch& tile : context.tiles) tile.Get((kRowGroup + 1) * columns);
   context.pool.ParallelFor((n + columns - 1) / columns, [&](int part, int thread) {
@@ -188,8 +189,9 @@ void MlpInput(CpuContext& context, const MlpInputArgs& args) {
           for (int j = 0; j < width; ++j) g[j] += gate_bias[j];
           for (int j = 0; j < width; ++j) u[j] += up_bias[j];
         }
-        context.isa.silu_mul(g, u, width,
-                             args.out + static_cast<int64_t>(rows[first + r]) * n + begin);
+        context.isa.silu_mul(
+            g, u, width,
+            static_cast<float*>(args.out) + static_cast<int64_t>(rows[first + r]) * n + begin);
       }
     }
   });

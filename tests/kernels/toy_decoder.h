@@ -131,7 +131,7 @@ class ToyDecoder {
   }
 
   void Step() {
-    backend_.Embed({&batch, &slots.state, embedding_.view, 1.0f, hidden.data()});
+    backend_.Embed({&batch, &slots.state, embedding_.view, dims_.page_size, 1.0f, hidden.data()});
     for (int i = 0; i < dims_.layers; ++i) {
       const Layer& layer = layers_[i];
       AttentionInputArgs in = {};
@@ -174,7 +174,8 @@ class ToyDecoder {
     head.result = result_.data();
     head.logits = want_logits ? logits.data() : nullptr;
     backend_.HeadSample(head);
-    backend_.Advance({&batch, &slots.state, result_.data(), mailbox_.as<SampleResult>()});
+    backend_.Advance(
+        {&batch, &slots.state, result_.data(), mailbox_.as<SampleResult>(), 0, nullptr});
   }
 
   std::vector<SampleResult> Run(const std::vector<Segment>& segments,
