@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/model_config.h"
@@ -169,20 +170,21 @@ class Engine {
 
  private:
   friend class SchedulerLock;
-  void FinishInFlight(std::vector<Completion>& finished) RC_REQUIRES(mutex_);
-  void Unlock() RC_RELEASE(mutex_);
+  struct InFlight;  // a launched step whose results have not been read
+  void CompleteOldest(std::vector<Completion>& finished) RC_REQUIRES(mutex_);
+  bool Paused() const RC_REQUIRES(mutex_);
 
   EngineConfig config_;
   WeightStore& store_;
   mutable Mutex mutex_;
   CondVar changed_;
-  std::atomic<int> lock_waiters_{0};
+  mutable std::atomic<int> waiters_{0};  // threads that want the mutex; Step stands back for them
   std::atomic<PolicyVersion> version_{0};
   std::atomic<bool> torn_{false};
   std::unique_ptr<ModelRunner> runner_ RC_GUARDED_BY(mutex_);
   std::unique_ptr<Scheduler> scheduler_ RC_GUARDED_BY(mutex_);
-  std::vector<Completion> pending_finished_
-      RC_GUARDED_BY(mutex_);  // finished outside Step; given out by the next
+  std::vector<InFlight> in_flight_ RC_GUARDED_BY(mutex_);  // oldest first; at most run_ahead + 1
+  std::vector<Completion> finished_outside_ RC_GUARDED_BY(mutex_);  // given out by the next Step
   std::chrono::steady_clock::time_point paused_until_ RC_GUARDED_BY(mutex_){};
   bool woken_ RC_GUARDED_BY(mutex_) = false;
   double step_s_ RC_GUARDED_BY(mutex_) = 0;

@@ -2,6 +2,7 @@
 // (https://clang.llvm.org/docs/ThreadSafetyAnalysis.html); plain std::mutex elsewhere.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -26,6 +27,8 @@ class RC_CAPABILITY("mutex") Mutex {
  public:
   void Lock() RC_ACQUIRE() { mutex_.lock(); }
   void Unlock() RC_RELEASE() { mutex_.unlock(); }
+  /// Tells the analysis that the caller holds the mutex by other means (a SchedulerLock).
+  void AssertHeld() const RC_TSA(assert_capability(this)) {}
 
  private:
   friend class CondVar;
@@ -38,6 +41,23 @@ class RC_SCOPED_CAPABILITY MutexLock {
   ~MutexLock() RC_RELEASE() { mutex_.Unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+/// A MutexLock that counts itself in `waiters` until it has the mutex, so that a thread which takes
+/// the mutex in a loop can stand back: std::mutex is not fair.
+class RC_SCOPED_CAPABILITY WaitingLock {
+ public:
+  WaitingLock(Mutex& mutex, std::atomic<int>& waiters) RC_ACQUIRE(mutex) : mutex_(mutex) {
+    waiters.fetch_add(1, std::memory_order_acq_rel);
+    mutex_.Lock();
+    waiters.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  ~WaitingLock() RC_RELEASE() { mutex_.Unlock(); }
+  WaitingLock(const WaitingLock&) = delete;
+  WaitingLock& operator=(const WaitingLock&) = delete;
 
  private:
   Mutex& mutex_;

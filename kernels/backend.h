@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kernels/buffer.h"
@@ -52,8 +53,9 @@ struct SlotState {
   SlotSampling* sampling = nullptr;  // [num_slots]
 };
 
-/// Paged KV of all layers: layer l, page p, offset o, kv head h, element d of K is at
-/// k[(((l * num_pages + p) * page_size + o) * num_kv_heads + h) * head_dim + d]; V likewise.
+/// Paged KV of all layers: layer l, page p, kv head h, offset o, element d of K is at
+/// k[(((l * num_pages + p) * num_kv_heads + h) * page_size + o) * head_dim + d]; V likewise. So
+/// what one head reads of a page is contiguous.
 struct KvPages {
   void* k = nullptr;
   void* v = nullptr;
@@ -74,8 +76,11 @@ struct RaggedBatch {
   int max_segment_rows = 1;                // rows of the longest segment; 1 = pure decode
   const int32_t* segment_begin = nullptr;  // [num_segments + 1]
   const int32_t* segment_slot = nullptr;   // [num_segments] -1 = padding
-  const int32_t* row_token = nullptr;      // [num_rows] >= 0: this token; -1: the slot's last_token
-  const int32_t* row_position = nullptr;   // [num_rows] absolute; ignored where row_token is -1
+  // A decode segment that needs a fresh page: Embed stores it in the slot's page table at the row's
+  // position.
+  const int32_t* segment_new_page = nullptr;  // [num_segments] -1 = none; null = none anywhere
+  const int32_t* row_token = nullptr;     // [num_rows] >= 0: this token; -1: the slot's last_token
+  const int32_t* row_position = nullptr;  // [num_rows] absolute; ignored where row_token is -1
                                           // (then the position is the slot's length - 1)
   // Written by Embed, read by the ops after it:
   int32_t* position =
@@ -103,7 +108,8 @@ struct SampleResult {
 struct EmbedArgs {
   const RaggedBatch* batch;
   const SlotState* slots;
-  TensorView table;  // [vocab, hidden]
+  TensorView table;   // [vocab, hidden]
+  int page_size = 0;  // of the KV pages; only read where there are new pages
   float scale = 1.0f;
   float* hidden;  // [num_rows, hidden] out
 };
@@ -130,7 +136,7 @@ struct AttentionInputArgs {
   TensorView q_norm;    // [head_dim] or empty
   TensorView k_norm;
   RopeTable rope;
-  float* q;  // [num_rows, num_heads * head_dim] out
+  void* q;  // [num_rows, num_heads * head_dim] out, of activation_dtype()
 };
 
 struct AttentionArgs {
@@ -140,14 +146,14 @@ struct AttentionArgs {
   int layer;
   int num_heads;
   float scale;
-  int window;      // keys a query may see, itself included; 0 = all
-  const float* q;  // [num_rows, num_heads * head_dim]
-  float* out;      // same shape
+  int window;     // keys a query may see, itself included; 0 = all
+  const void* q;  // [num_rows, num_heads * head_dim] of activation_dtype()
+  void* out;      // same shape and type
 };
 
 struct ProjectAddArgs {
   const RaggedBatch* batch;
-  const float* x;  // [num_rows, k]
+  const void* x;  // [num_rows, k] of activation_dtype()
   int k;
   TensorView weight;  // [n, k]
   TensorView bias;    // [n] or empty
@@ -163,7 +169,7 @@ struct MlpInputArgs {
   TensorView gate_up;       // [2 * intermediate, hidden_size]: gate rows, then up rows
   TensorView gate_up_bias;  // [2 * intermediate] or empty
   int intermediate;
-  float* out;  // [num_rows, intermediate] silu(gate) * up
+  void* out;  // [num_rows, intermediate] silu(gate) * up, of activation_dtype()
 };
 
 struct HeadSampleArgs {
@@ -185,8 +191,21 @@ struct HeadSampleArgs {
 struct AdvanceArgs {
   const RaggedBatch* batch;
   const SlotState* slots;
-  SampleResult* result;   // [num_samples] in device memory; `stopped` is written
-  SampleResult* mailbox;  // [num_samples] host-visible copy, complete when the step's event is
+  SampleResult* result;  // [num_samples] in device memory; `stopped` is written
+  // Host-visible copy of the results, complete when the step's event is: two halves of
+  // mailbox_stride results, so that the host may read one step while the next one runs.
+  // *mailbox_index (device memory) picks the half.
+  SampleResult* mailbox;
+  int mailbox_stride;
+  const int32_t* mailbox_index;  // null: the first half
+};
+
+/// The largest sizes that ops will be called with.
+struct OpLimits {
+  int max_rows = 0, max_segments = 0, max_samples = 0;
+  int hidden_size = 0, intermediate_size = 0, vocab_size = 0;
+  int num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int num_pages = 0, page_size = 0;
 };
 
 /// Replays one recorded step. Thread-compatible.
@@ -213,6 +232,11 @@ class Backend {
   virtual std::string name() const = 0;
   /// The dtype in which KV pages are kept.
   virtual DType kv_dtype() const = 0;
+  /// The dtype of what passes between the ops of a layer, but for the hidden state, which is
+  /// float32.
+  virtual DType activation_dtype() const = 0;
+  /// The dtype in which weights must be kept; empty: as the checkpoint has them.
+  virtual std::optional<DType> weight_dtype() const { return std::nullopt; }
 
   /// Uninitialised device memory, 256-byte aligned. Throws Error when there is too little.
   virtual Buffer Allocate(size_t bytes) = 0;
@@ -220,12 +244,16 @@ class Backend {
   virtual Buffer AllocateHostVisible(size_t bytes) = 0;
   /// Copies in stream order. `src` of Upload may be reused as soon as the call returns.
   virtual void Upload(void* device, const void* host, size_t bytes) = 0;
+  /// Either side may also be host-visible memory.
   virtual void Copy(void* device_dst, const void* device_src, size_t bytes) = 0;
   /// Blocks until the bytes are on the host.
   virtual void Download(void* host, const void* device, size_t bytes) = 0;
   /// Copies whole KV pages of every layer, `from[i]` to `to[i]` (host arrays).
   virtual void CopyPages(const KvPages& kv, const int32_t* from, const int32_t* to, int count) = 0;
 
+  /// Called once, before the first op and any capture: allocates all scratch memory that ops within
+  /// `limits` need.
+  virtual void Reserve(const OpLimits& limits) = 0;
   virtual void Embed(const EmbedArgs& args) = 0;
   virtual void AttentionInput(const AttentionInputArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
