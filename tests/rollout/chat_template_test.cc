@@ -86,7 +86,7 @@ TEST(ChatTemplateTest, TheDefaultMayHoldQuotes) {
   const std::string single =
       with_default(R"('<|im_start|>system\nIt\'s a "good"\\day.<|im_end|>\n')");
   EXPECT_EQ(Render(single.c_str(), {{"user", "x"}}).substr(0, 50),
-            "<|im_start|>system\nIt's a \"good\"\\day.<|im_end|>\n<|i");
+            "<|im_start|>system\nIt's a \"good\"\\day.<|im_end|>\n<|");
   const std::string broken =
       with_default(R"('<|im_start|>system\nYou are ' + name + '<|im_end|>')");
   EXPECT_NE(ErrorOf([&] { ChatTemplate::Parse(broken, "t"); }).find("system message"),
