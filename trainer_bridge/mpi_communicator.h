@@ -44,6 +44,7 @@ class MpiSession {
   int rank_ = 0;
   int size_ = 1;
   bool finalized_ = false;
+  std::shared_ptr<void> unfinished_;  // memory of sends that MPI may still read
 };
 
 }  // namespace rollcast

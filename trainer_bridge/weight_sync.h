@@ -38,6 +38,7 @@
 #include "rollout/trajectory.h"
 #include "trainer_bridge/communicator.h"
 #include "trainer_bridge/messages.h"
+#include "trainer_bridge/update_plan.h"
 #include "trainer_bridge/weight_transport.h"
 
 namespace rollcast {
@@ -57,15 +58,6 @@ struct UpdateOptions {
   std::chrono::duration<double> drain_limit{20};  // kDrain; at most half of what is left
 };
 
-/// A tensor of the trainer under its Hugging Face name, whole, contiguous and row-major. Host
-/// memory with the message transport.
-struct NamedTensor {
-  std::string name;
-  DType dtype = DType::kF32;
-  Shape shape;
-  const void* data = nullptr;
-};
-
 /// The trainer's side. Bridge thread only.
 class WeightPublisher {
  public:
@@ -82,7 +74,8 @@ class WeightPublisher {
   /// (unknown, missing, twice, shape, dtype, out of float16's range), before anything is sent. What
   /// goes wrong after that is in the report: `committed` and `error`, which names the rank; a
   /// committed report has an error when a rank did not confirm. Returns within options.deadline.
-  /// After a failure the tensors must stay mapped until the next Publish returns.
+  /// After a failure that left ranks in late(), the tensors must stay mapped as long as the
+  /// communicator lives, because a late rank may still be reading them.
   SyncReport Publish(const UpdateOptions& options, std::span<const NamedTensor> tensors);
 
   /// Messages of weight updates that arrive between calls (a late vote, a question). True when the
@@ -96,20 +89,31 @@ class WeightPublisher {
   const std::vector<int>& ranks() const { return ranks_; }
 
  private:
+  struct RankState;
   struct Update;
+  /// Takes in what has arrived; `update` is the one that runs, or null.
   void Pump(Update* update);
   void Dispatch(const Message& message, Update* update);
-  /// Polls until `done` or `deadline`; false at the deadline.
-  bool WaitFor(Update& update, Deadline deadline, const std::function<bool()>& done);
+  void AnswerDecisionQuery(int rank, uint64_t id, const Update* update);
+  /// Waits until every rank `is_done`; throws Failure at `deadline` and as soon as a rank fails.
+  void WaitForAll(Update& update, const char* phase, Deadline deadline,
+                  bool (*is_done)(const RankState&));
   void SendToAll(const std::vector<std::byte>& bytes);
-  void Run(Update& update, std::span<const SourceTensor> sources);
-  void Fail(Update& update, const char* phase);
+  void Announce(Update& update);
+  void Transfer(Update& update);
+  void Verify(Update& update);
+  void Commit(Update& update);
+  /// Tells every rank to drop the update and finds out who is late.
+  void AbortAndExplain(Update& update, const std::string& reason);
+  WeightTransport& TransportFor(const std::vector<int32_t>& group);
 
   Communicator& communicator_;
   std::vector<int> ranks_;
   WeightTransportMaker transport_maker_;
   std::function<void(Message)> on_other_;
-  std::unique_ptr<WeightTransport> transport_;
+  std::vector<std::unique_ptr<WeightTransport>> transports_;  // the last is in use; a late rank may
+                                                              // still read buffers of earlier ones
+  std::vector<int32_t> transport_group_;
   std::string transport_token_;
   std::optional<WireManifest> manifest_;
   uint64_t next_update_ = 1;
@@ -147,9 +151,9 @@ class UpdateTarget {
     CommitResult sequences;
     double pause_s = 0;  // from the end of the last step to the release of the lock
   };
-  /// Under the scheduler lock: checks that live + 0 is still `live_version`, copies the entries
-  /// `from_staging` from staging to live, and commits `version` (none: live + 1). Throws Error when
-  /// the live version is another.
+  /// Under the scheduler lock: checks that the live version is still `live_version`, copies the
+  /// entries `from_staging` from staging to live, and commits `version` (none: live + 1). Throws
+  /// Error when the live version is another.
   virtual Committed Commit(std::span<const uint32_t> from_staging, PolicyVersion live_version,
                            std::optional<PolicyVersion> version, InFlightPolicy policy) = 0;
 };
@@ -180,15 +184,20 @@ class WeightReceiver {
   bool updating() const { return state_ != State::kIdle; }
 
  private:
-  enum class State { kIdle, kAnnounced, kReceiving, kVerified };
-  struct Aborted {};
+  enum class State { kIdle, kAnnounced, kReceiving, kVerified, kCommitting };
 
   void OnAnnounce(int source, UpdateAnnounce announce);
+  /// Empty when this rank can take part.
   std::string ReasonAgainst(int source, const UpdateAnnounce& announce);
-  void OnBegin(const UpdateBegin& begin);
+  void OnBegin(int source, const UpdateBegin& begin);
+  void Receive();
+  void Verify(double receive_s);
   void OnCommit(int source, const UpdateCommit& commit);
   void OnAbort(int source, const UpdateAbort& abort);
-  void ReceiveAndVerify();
+  void Drain(Deadline deadline);
+  /// callbacks_.service; throws when an abort has arrived.
+  void ServeDuringTransfer();
+  /// The update is over on this rank without a commit.
   void Drop();
 
   Communicator& communicator_;
@@ -202,6 +211,7 @@ class WeightReceiver {
   int trainer_ = -1;
   UpdateAnnounce announce_;
   Deadline deadline_{};
+  bool draining_ = false;      // admission is held back
   bool abort_wanted_ = false;  // set by OnAbort in the middle of a transfer
   bool asked_ = false;         // a DecisionQuery has been sent
   Clock::time_point torn_since_{};
