@@ -16,9 +16,10 @@
 // store torn). After the first Commit nothing can undo the update: a rank that does not confirm is
 // named in the report, and the others have committed.
 //
-// A rank that has voted Verified may not decide by itself. When no decision comes it asks once, and
-// then throws PeerLost, which ends its process: it is never half alive. Before Verified it drops
-// the update by itself at the deadline, which is safe because the trainer cannot commit without it.
+// A rank that has voted Verified may not decide by itself. When no decision has come at 90 % of the
+// deadline it asks once, and then throws PeerLost, which ends its process: it is never half alive.
+// Before Verified it drops the update by itself at the deadline, which is safe because the trainer
+// cannot commit without it.
 //
 // Deadline: the trainer decides at 80 % of UpdateOptions::deadline and spends the rest finding out
 // who is late; ranks count the whole of it from the announcement.
@@ -26,6 +27,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -95,9 +97,9 @@ class WeightPublisher {
   void Pump(Update* update);
   void Dispatch(const Message& message, Update* update);
   void AnswerDecisionQuery(int rank, uint64_t id, const Update* update);
-  /// Waits until every rank `is_done`; throws Failure at `deadline` and as soon as a rank fails.
-  void WaitForAll(Update& update, const char* phase, Deadline deadline,
-                  bool (*is_done)(const RankState&));
+  /// Waits until every rank `is_done`; the ranks that are not at `deadline`. Before the decision
+  /// throws as soon as a rank fails.
+  std::vector<int> WaitForAll(Update& update, Deadline deadline, bool (*is_done)(const RankState&));
   void SendToAll(const std::vector<std::byte>& bytes);
   void Announce(Update& update);
   void Transfer(Update& update);
@@ -105,7 +107,6 @@ class WeightPublisher {
   void Commit(Update& update);
   /// Tells every rank to drop the update and finds out who is late.
   void AbortAndExplain(Update& update, const std::string& reason);
-  WeightTransport& TransportFor(const std::vector<int32_t>& group);
 
   Communicator& communicator_;
   std::vector<int> ranks_;
@@ -210,10 +211,12 @@ class WeightReceiver {
   State state_ = State::kIdle;
   int trainer_ = -1;
   UpdateAnnounce announce_;
+  Clock::time_point announced_at_{};
   Deadline deadline_{};
-  bool draining_ = false;      // admission is held back
-  bool abort_wanted_ = false;  // set by OnAbort in the middle of a transfer
-  bool asked_ = false;         // a DecisionQuery has been sent
+  bool draining_ = false;             // admission is held back
+  std::exception_ptr service_error_;  // what callbacks_.service threw in the middle of a transfer
+  bool abort_wanted_ = false;         // set by OnAbort in the middle of a transfer
+  bool asked_ = false;                // a DecisionQuery has been sent
   Clock::time_point torn_since_{};
   std::optional<UpdateCommitted> last_committed_;
 };

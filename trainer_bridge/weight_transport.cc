@@ -34,7 +34,7 @@ class ChainTransport final : public WeightTransport {
   }
 
   const char* name() const override { return "mpi"; }
-  bool needs_host_memory() const override { return true; }
+  bool broken() const override { return false; }  // a transfer has an id of its own
 
   uint64_t Send(uint64_t transfer, std::span<const SourceTensor> tensors, Deadline deadline,
                 const Service& service) override {
@@ -100,7 +100,7 @@ class ChainTransport final : public WeightTransport {
 }  // namespace
 
 WeightTransportMaker MessageWeightTransport() {
-  return {"mpi", [] { return std::string(); },
+  return {"mpi", true, [] { return std::string(); },
           [](Communicator& communicator, const std::vector<int>& group, const std::string&) {
             return std::make_unique<ChainTransport>(communicator, group);
           }};

@@ -29,8 +29,8 @@ class WeightTransport {
   virtual ~WeightTransport() = default;
   /// "mpi", "nccl", "ipc".
   virtual const char* name() const = 0;
-  /// True when the memory received into must be readable and writable by the host.
-  virtual bool needs_host_memory() const = 0;
+  /// True when a failed transfer has left it unusable; a new one is made for the next update.
+  virtual bool broken() const = 0;
 
   /// group[0]: sends `tensors` in order. Returns the XXH3-64 of the bytes sent. `transfer` grows
   /// from update to update. Throws PeerLost at `deadline`; Communicator::SendBulk says what holds
@@ -46,6 +46,7 @@ class WeightTransport {
 /// (an NCCL unique id, say); it reaches the ranks with the announcement.
 struct WeightTransportMaker {
   std::string name;
+  bool needs_host_memory = true;  // what is received into must be host memory
   std::function<std::string()> make_token;
   std::function<std::unique_ptr<WeightTransport>(
       Communicator& communicator, const std::vector<int>& group, const std::string& token)>
