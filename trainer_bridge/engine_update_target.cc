@@ -1,10 +1,9 @@
 #include "trainer_bridge/engine_update_target.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <future>
-#include <memory>
+
+#include "trainer_bridge/weight_digest.h"
 
 namespace rollcast {
 
@@ -16,20 +15,6 @@ WireManifest ToWire(const WeightManifest& manifest) {
   const std::string head = "lm_head.weight";
   if (manifest.IsAlias(head)) wire.aliases.push_back({head, manifest.Find(head)->name});
   return wire;
-}
-
-uint64_t DigestEntries(const std::vector<ManifestEntry>& entries, std::span<const uint32_t> indices,
-                       const std::vector<bool>& staged, const std::byte* live,
-                       const std::byte* staging) {
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
-                                                                              &XXH3_freeState);
-  RC_CHECK(state != nullptr);
-  XXH3_64bits_reset(state.get());
-  for (size_t i = 0; i < indices.size(); ++i) {
-    const ManifestEntry& entry = entries[indices[i]];
-    XXH3_64bits_update(state.get(), (staged[i] ? staging : live) + entry.offset, entry.bytes);
-  }
-  return XXH3_64bits_digest(state.get());
 }
 
 EngineUpdateTarget::EngineUpdateTarget(Engine& engine, WeightStore& store)

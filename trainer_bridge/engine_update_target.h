@@ -35,10 +35,4 @@ class EngineUpdateTarget final : public UpdateTarget {
 /// `manifest` as it goes over the wire, without a version.
 WireManifest ToWire(const WeightManifest& manifest);
 
-/// XXH3-64 over host memory: `entries` [indices] in order, each from `staging` where `staged[i]`,
-/// else from `live`.
-uint64_t DigestEntries(const std::vector<ManifestEntry>& entries, std::span<const uint32_t> indices,
-                       const std::vector<bool>& staged, const std::byte* live,
-                       const std::byte* staging);
-
 }  // namespace rollcast

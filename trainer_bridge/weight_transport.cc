@@ -1,27 +1,12 @@
 #include "trainer_bridge/weight_transport.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 
 #include "trainer_bridge/weight_cast.h"
+#include "trainer_bridge/weight_digest.h"
 
 namespace rollcast {
 namespace {
-
-/// Of the tensors' bytes in the order of sending.
-class StreamDigest {
- public:
-  StreamDigest() : state_(XXH3_createState(), &XXH3_freeState) {
-    RC_CHECK(state_ != nullptr);
-    XXH3_64bits_reset(state_.get());
-  }
-  void Update(ConstBytes bytes) { XXH3_64bits_update(state_.get(), bytes.data(), bytes.size()); }
-  uint64_t Finish() const { return XXH3_64bits_digest(state_.get()); }
-
- private:
-  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
-};
 
 class ChainTransport final : public WeightTransport {
  public:
@@ -43,7 +28,7 @@ class ChainTransport final : public WeightTransport {
     // What goes to the communicator in one call: enough to keep its pipeline busy, little enough
     // that checksum and cast of the next batch do not let it run dry for long.
     const size_t batch_limit = 8 * piece_bytes;
-    StreamDigest digest;
+    WeightDigest digest;
     std::vector<ConstBytes> batch;
     size_t batch_bytes = 0, cast_used = 0;
     const auto flush = [&] {

@@ -5,7 +5,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "trainer_bridge/engine_update_target.h"
+#include "trainer_bridge/weight_digest.h"
 
 namespace rollcast::testing {
 

@@ -41,7 +41,6 @@ void UpdateRanks::RunRank(Rank& rank) {
     WeightReceiver::Callbacks callbacks;
     const auto round = [&] {
       while (std::optional<Message> message = rank.communicator->Poll()) {
-        rank.quiet = false;
         if (receiver_ptr->Handle(*message)) continue;
         // Liveness goes on in the middle of a transfer: a heartbeat is answered at once.
         if (TypeOf(message->bytes) == MessageType::kHeartbeat)
@@ -62,14 +61,12 @@ void UpdateRanks::RunRank(Rank& rank) {
     while (!stop_) {
       round();
       receiver.Tick();
-      rank.quiet = !receiver.updating();
       backoff.Wait();
     }
   } catch (const std::exception& error) {
     const std::lock_guard lock(rank.mutex);
     rank.ended_with = error.what();
   }
-  rank.quiet = true;
 }
 
 void UpdateRanks::RunStepper(Rank& rank) {
@@ -83,11 +80,6 @@ void UpdateRanks::RunStepper(Rank& rank) {
     }
     std::this_thread::yield();
   }
-}
-
-void UpdateRanks::AwaitQuiet() {
-  for (auto& rank : ranks_)
-    while (!rank->quiet) std::this_thread::yield();
 }
 
 std::string UpdateRanks::ended_with(int rank) {

@@ -28,8 +28,6 @@ class UpdateRanks {
 
   WeightPublisher& publisher() { return *publisher_; }
   ToyUpdateTarget& target(int rank) { return *ranks_.at(static_cast<size_t>(rank - 1))->target; }
-  /// Waits until no rank is in the middle of an update (or its thread has ended).
-  void AwaitQuiet();
   /// The message of the exception that ended the rank's thread, or empty.
   std::string ended_with(int rank);
   /// What Step may see from version v on; ranks with another content under v are reported.
@@ -44,7 +42,6 @@ class UpdateRanks {
     std::unique_ptr<Communicator> communicator;
     std::unique_ptr<ToyUpdateTarget> target;
     std::thread thread, stepper;
-    std::atomic<bool> quiet{true};
     std::mutex mutex;  // of the two below
     std::string ended_with;
     std::vector<SyncReport> reports;
