@@ -15,7 +15,7 @@ std::optional<Message> Communicator::Poll() {
 }
 
 void Backoff::Wait() {
-  constexpr int kYields = 64;
+  constexpr int kYields = 1000;
   if (rounds_ < kYields) {
     std::this_thread::yield();
   } else {

@@ -43,7 +43,7 @@ using MutableBytes = std::span<std::byte>;
 /// bulk transfer. An exception from it ends the transfer and reaches the caller.
 using Service = std::function<void()>;
 
-constexpr size_t kBulkPieceBytes = size_t{4} << 20;
+constexpr size_t kBulkPieceBytes = size_t{1} << 20;
 
 /// Point-to-point messages on two channels: small *control* messages and *bulk* data, so a long
 /// transfer never delays a vote. No collective is needed after construction, so a dead rank can be

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kControlTag = 1;
 constexpr int kFirstBulkTag = 2;
-constexpr int kPiecesInFlight = 4;  // of one transfer, each way
+constexpr int kPiecesInFlight = 8;  // of one transfer, each way
 constexpr auto kServicePeriod = std::chrono::milliseconds(2);
 
 std::string CodeName(int code) {

@@ -23,7 +23,8 @@ class MpiSession {
 
   MpiSession();
   /// Without a Finalize before, e.g. while an exception unwinds, aborts the whole job with a
-  /// non-zero status: no rank is left half alive.
+  /// non-zero status: no rank is left half alive. This ends the process too, so the exception must
+  /// have been logged by then: catch it inside the session's scope.
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;

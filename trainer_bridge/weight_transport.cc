@@ -27,7 +27,7 @@ class ChainTransport final : public WeightTransport {
     const size_t piece_bytes = communicator_.bulk_piece_bytes();
     // What goes to the communicator in one call: enough to keep its pipeline busy, little enough
     // that checksum and cast of the next batch do not let it run dry for long.
-    const size_t batch_limit = 8 * piece_bytes;
+    const size_t batch_limit = 16 * piece_bytes;
     WeightDigest digest;
     std::vector<ConstBytes> batch;
     size_t batch_bytes = 0, cast_used = 0;

@@ -113,7 +113,9 @@ TEST_P(BothModes, APartialUpdateChangesOnlyWhatItCarries) {
 
 TEST_P(BothModes, AHundredUpdatesWhileRanksStep) {
   const auto [mode, n] = GetParam();
-  UpdateRanks ranks(n, {.step = true});
+  UpdateRanks::Options options;
+  options.step = true;
+  UpdateRanks ranks(n, options);
   for (int i = 1; i <= 100; ++i) {
     const TensorSet set = Weights(i);
     ranks.Expect(i, set);
@@ -180,15 +182,17 @@ TEST(WeightSync, RanksMustHaveTheSameLiveVersion) {
 }
 
 TEST(WeightSync, ANoOfOneRankStopsTheUpdateBeforeAnythingIsWritten) {
-  UpdateRanks ranks(2, {.no_staging = {{2, true}}});
+  UpdateRanks::Options options;
+  options.no_staging[2] = true;
+  UpdateRanks ranks(2, options);
   const auto before = ranks.target(1).Step().tensors;
   SyncReport report = ranks.publisher().Publish(With(UpdateMode::kStaged), Weights(1).tensors);
   EXPECT_FALSE(report.committed);
   EXPECT_EQ(report.error, "rank 2: staged: no memory for a staging arena");
   EXPECT_EQ(ranks.target(1).Step().tensors, before);
-  UpdateOptions options = With(UpdateMode::kInPlace);
-  options.version = 13;
-  report = ranks.publisher().Publish(options, Weights(1).tensors);
+  UpdateOptions over_lag = With(UpdateMode::kInPlace);
+  over_lag.version = 13;
+  report = ranks.publisher().Publish(over_lag, Weights(1).tensors);
   EXPECT_TRUE(Contains(report.error, "version 13 is over the lag limit")) << report.error;
   EXPECT_FALSE(ranks.target(1).Step().torn);
   EXPECT_TRUE(ranks.publisher().Publish(With(UpdateMode::kInPlace), Weights(1).tensors).committed);
@@ -305,14 +309,14 @@ TEST_P(SilentRank, IsNamedAndTheOthersStayConsistent) {
   UpdateRanks::Options options;
   options.faults[2] = {silence.fault};
   UpdateRanks ranks(3, options);
-  const double deadline_s = 1.0;
+  const double deadline_s = 1.5;
   const auto start = Clock::now();
   const SyncReport report = ranks.publisher().Publish(With(mode, deadline_s), Weights(1).tensors);
   EXPECT_FALSE(report.committed);
   EXPECT_TRUE(Contains(report.error, "rank 2 does not answer")) << report.error;
   EXPECT_TRUE(Contains(report.error, silence.error)) << report.error;
   EXPECT_EQ(ranks.publisher().late(), (std::vector<int>{2}));
-  // Twice the deadline is no measure of speed: it tells a deadline from a hang on a busy machine.
+  // No measure of speed: it tells a deadline from a hang on a busy machine.
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
   const bool torn = mode == UpdateMode::kInPlace && silence.torn_in_place;
   for (int rank : {1, 3}) {
