@@ -262,9 +262,10 @@ void Hdf5Appender::Write(uint64_t address, std::span<const uint8_t> bytes) {
 
 void Hdf5Appender::StoreFullChunk(ColumnState& state) {
   const std::span<const uint8_t> raw = std::span(state.tail).first(state.chunk_bytes);
-  const std::vector<uint8_t> packed = hdf5::ShuffleDeflate(raw, state.header.element_bytes);
+  const std::span<const uint8_t> packed =
+      compressor_.ShuffleDeflate(raw, state.header.element_bytes);
   const bool pays = packed.size() < raw.size();
-  const std::span<const uint8_t> stored = pays ? std::span<const uint8_t>(packed) : raw;
+  const std::span<const uint8_t> stored = pays ? packed : raw;
   ChunkEntry chunk;
   chunk.first_element = state.chunks * state.header.chunk_elements;
   chunk.bytes = static_cast<uint32_t>(stored.size());

@@ -159,6 +159,7 @@ class Hdf5Appender {
   uint64_t metadata_bytes_ = 0;
   std::map<uint64_t, std::deque<FreeBlock>> free_;  // by size
   hdf5::Encoder scratch_;
+  hdf5::Compressor compressor_;
   WriteHook write_hook_;
 };
 

@@ -356,27 +356,35 @@ uint32_t Checksum(std::span<const uint8_t> bytes) {
   return b;
 }
 
-std::vector<uint8_t> ShuffleDeflate(std::span<const uint8_t> chunk, size_t element_bytes) {
-  std::vector<uint8_t> shuffled(chunk.size());
-  const size_t count = chunk.size() / element_bytes;
-  for (size_t byte = 0; byte < element_bytes; ++byte)
-    for (size_t i = 0; i < count; ++i) shuffled[byte * count + i] = chunk[i * element_bytes + byte];
+struct Compressor::Stream {
+  z_stream z{};
+};
 
+Compressor::Compressor() : stream_(std::make_unique<Stream>()) {
   // Run lengths and Huffman codes alone: after the shuffle there is little else to find (the upper
   // bytes of ids and log-probabilities repeat, the lower ones are noise), and it is several times
   // as fast as the search for matches.
-  z_stream stream{};
-  RC_CHECK_EQ(deflateInit2(&stream, kDeflateLevel, Z_DEFLATED, 15, 8, Z_RLE), Z_OK);
-  std::vector<uint8_t> result(deflateBound(&stream, shuffled.size()));
-  stream.next_in = shuffled.data();
-  stream.avail_in = static_cast<uInt>(shuffled.size());
-  stream.next_out = result.data();
-  stream.avail_out = static_cast<uInt>(result.size());
-  const int status = deflate(&stream, Z_FINISH);
-  result.resize(stream.total_out);
-  deflateEnd(&stream);
-  RC_CHECK_EQ(status, Z_STREAM_END);
-  return result;
+  RC_CHECK_EQ(deflateInit2(&stream_->z, kDeflateLevel, Z_DEFLATED, 15, 8, Z_RLE), Z_OK);
+}
+
+Compressor::~Compressor() { deflateEnd(&stream_->z); }
+
+std::span<const uint8_t> Compressor::ShuffleDeflate(std::span<const uint8_t> chunk,
+                                                    size_t element_bytes) {
+  z_stream& z = stream_->z;
+  shuffled_.resize(chunk.size());
+  const size_t count = chunk.size() / element_bytes;
+  for (size_t byte = 0; byte < element_bytes; ++byte)
+    for (size_t i = 0; i < count; ++i)
+      shuffled_[byte * count + i] = chunk[i * element_bytes + byte];
+  deflateReset(&z);
+  result_.resize(std::max<size_t>(result_.size(), deflateBound(&z, shuffled_.size())));
+  z.next_in = shuffled_.data();
+  z.avail_in = static_cast<uInt>(shuffled_.size());
+  z.next_out = result_.data();
+  z.avail_out = static_cast<uInt>(result_.size());
+  RC_CHECK_EQ(deflate(&z, Z_FINISH), Z_STREAM_END);
+  return std::span(result_).first(z.total_out);
 }
 
 }  // namespace rollcast::hdf5

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -123,7 +124,21 @@ void AppendNullReference(std::vector<uint8_t>& reference);
 /// Bob Jenkins' lookup3 ("hashlittle", initial value 0), the checksum of HDF5 metadata.
 uint32_t Checksum(std::span<const uint8_t> bytes);
 
-/// The shuffle filter and then deflate, as the pipeline of EncodeDataset declares them.
-std::vector<uint8_t> ShuffleDeflate(std::span<const uint8_t> chunk, size_t element_bytes);
+/// The shuffle filter and then deflate, as the pipeline of EncodeDataset declares them. Keeps its
+/// working memory from chunk to chunk.
+class Compressor {
+ public:
+  Compressor();
+  ~Compressor();
+  Compressor(const Compressor&) = delete;
+  Compressor& operator=(const Compressor&) = delete;
+  /// Valid until the next call.
+  std::span<const uint8_t> ShuffleDeflate(std::span<const uint8_t> chunk, size_t element_bytes);
+
+ private:
+  struct Stream;
+  std::unique_ptr<Stream> stream_;
+  std::vector<uint8_t> shuffled_, result_;
+};
 
 }  // namespace rollcast::hdf5
