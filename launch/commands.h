@@ -1,0 +1,6 @@
+// The subcommands, each defined in launch/<name>_cli.cc and listed in launch/main.cc.
+#pragma once
+
+#include "launch/command.h"
+
+namespace rollcast {}  // namespace rollcast
