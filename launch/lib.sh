@@ -53,4 +53,8 @@ set_mpi_environment() {
   export OMPI_MCA_mpi_yield_when_idle=1                  # a waiting rank leaves its core to others
   export OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1        # shared memory, no search for a network
   export OMPI_MCA_btl_vader_single_copy_mechanism=none   # containers forbid reading a peer's memory
+  # A container's /dev/shm may be too small for the segments of a few ranks (4 MiB and more each).
+  local free
+  free=$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $4}')
+  [ "${free:-0}" -ge 65536 ] || export OMPI_MCA_btl_vader_backing_directory=${TMPDIR:-/tmp}
 }
