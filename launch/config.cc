@@ -91,6 +91,9 @@ void ListRollout(FieldList& list, RolloutSettings& c) {
            Between(0, 1 << 20));
   list.Add("max_tries", c.max_tries, "times a group is generated before it is given up as over lag",
            Between(1, 1000));
+  list.Add("max_outstanding", c.max_outstanding,
+           "completions that one rank takes on at once; 0 = one and a half engine loads",
+           Between(0, 1 << 20));
   list.Add("seed", c.seed, "of the run; with prompt id and sample index it gives every draw",
            Between(0, kMaxSeed));
   list.Add("output", c.output, "trajectory file (HDF5); empty = none");
@@ -99,8 +102,8 @@ void ListRollout(FieldList& list, RolloutSettings& c) {
 
 void ListScorer(FieldList& list, ScorerConfig& c) {
   list.Table("scorer", "(prompt, completion) to a reward");
-  list.Add("kind", c.kind, "how a completion is scored",
-           OneOf({"exact", "regex", "length", "numeric", "command", "http"}));
+  list.Add("kind", c.kind, "how a completion is scored; none: every reward is 0",
+           OneOf({"none", "exact", "regex", "length", "numeric", "command", "http"}));
   list.Add("pattern", c.pattern,
            "regex: what the completion must contain; group 1, if any, is compared with the answer");
   list.Add("command", c.command, "command: started once; JSON lines in and out");
@@ -124,6 +127,8 @@ void ListSync(FieldList& list, SyncSettings& c) {
   list.Add("drain_limit_s", c.drain_limit_s,
            "drain: seconds to let sequences finish; the rest is aborted", seconds);
   list.Add("heartbeat_s", c.heartbeat_s, "seconds between signs of life of a rank", seconds);
+  list.Add("silence_s", c.silence_s, "a rank unheard for so many seconds is lost", seconds);
+  list.Add("startup_s", c.startup_s, "seconds for every rank to load its weights", seconds);
 }
 
 void ListTrainer(FieldList& list, TrainerSettings& c) {
@@ -222,6 +227,10 @@ void Validate(const Config& c, const Origins& origins, const std::string& name) 
                        "; with rollout.interval ", c.rollout.interval, " a reused rollout gets ",
                        c.rollout.interval - 1, " versions old, so it must be at least ",
                        c.rollout.interval - 1));
+  if (c.sync.silence_s <= c.sync.heartbeat_s)
+    throw Error(StrCat(at({"sync.silence_s", "sync.heartbeat_s"}), ": sync.silence_s is ",
+                       c.sync.silence_s, "; it must be above sync.heartbeat_s (",
+                       c.sync.heartbeat_s, "), or every rank would be taken for lost"));
   if (const std::string fault = Validate(c.sampling); !fault.empty())
     throw Error(StrCat(at({"sampling.min_tokens", "sampling.stop_ids", "sampling.max_tokens"}),
                        ": sampling.", fault));

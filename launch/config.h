@@ -31,6 +31,7 @@ struct RolloutSettings {
   int interval = 1;
   int max_policy_lag = 1;
   int max_tries = 3;
+  int max_outstanding = 0;
   uint64_t seed = 0;
   std::string output;
   bool overwrite = false;
@@ -42,6 +43,8 @@ struct SyncSettings {
   double deadline_s = 60;
   double drain_limit_s = 30;
   double heartbeat_s = 5;
+  double silence_s = 15;
+  double startup_s = 600;
 };
 
 struct TrainerSettings {
@@ -52,6 +55,12 @@ struct TrainerSettings {
   double max_grad_norm = 1;
   double min_reward_gain = 0;
 };
+
+inline ScorerConfig NoScorer() {
+  ScorerConfig config;
+  config.kind = "none";
+  return config;
+}
 
 struct LogSettings {
   std::string level = "info";
@@ -69,7 +78,7 @@ struct Config {
   EngineConfig engine;
   SamplingParams sampling;
   RolloutSettings rollout;
-  ScorerConfig scorer;
+  ScorerConfig scorer = NoScorer();  // kind "none" is known to launch alone: no scorer at all
   SyncSettings sync;
   TrainerSettings trainer;
   LogSettings log;

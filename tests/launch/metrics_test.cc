@@ -38,7 +38,10 @@ TEST(Metrics, RendersPrometheusText) {
 
 TEST(Metrics, ShowsTheLastUpdateByPhase) {
   RankMetrics m = Sample();
-  m.last_update = SyncReport{.version = 7, .committed = true, .transfer_s = 1.5, .pause_s = 0.125};
+  SyncReport& update = m.last_update.emplace();
+  update.committed = true;
+  update.transfer_s = 1.5;
+  update.pause_s = 0.125;
   const std::string text = RenderMetrics(m);
   for (const char* line : {"rollcast_last_update_committed{rank=\"2\"} 1\n",
                            "rollcast_last_update_pause_seconds{rank=\"2\"} 0.125\n",
