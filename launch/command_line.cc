@@ -148,7 +148,7 @@ int RunCommandLine(const std::vector<Command>& commands, int argc, const char* c
     const std::string name = app.get_subcommands().front()->get_name();
     for (const Command& command : commands)
       if (command.name == name) return Run(command, flags);
-    RC_CHECK(false, "no command ", name);
+    throw CheckFailure("no command " + name);
   } catch (const Error& e) {
     return Fail(kExitFailed, e.what());
   } catch (const CheckFailure& e) {

@@ -127,7 +127,6 @@ void ListSync(FieldList& list, SyncSettings& c) {
   list.Add("drain_limit_s", c.drain_limit_s,
            "drain: seconds to let sequences finish; the rest is aborted", seconds);
   list.Add("heartbeat_s", c.heartbeat_s, "seconds between signs of life of a rank", seconds);
-  list.Add("silence_s", c.silence_s, "a rank unheard for so many seconds is lost", seconds);
   list.Add("startup_s", c.startup_s, "seconds for every rank to load its weights", seconds);
 }
 
@@ -227,10 +226,6 @@ void Validate(const Config& c, const Origins& origins, const std::string& name) 
                        "; with rollout.interval ", c.rollout.interval, " a reused rollout gets ",
                        c.rollout.interval - 1, " versions old, so it must be at least ",
                        c.rollout.interval - 1));
-  if (c.sync.silence_s <= c.sync.heartbeat_s)
-    throw Error(StrCat(at({"sync.silence_s", "sync.heartbeat_s"}), ": sync.silence_s is ",
-                       c.sync.silence_s, "; it must be above sync.heartbeat_s (",
-                       c.sync.heartbeat_s, "), or every rank would be taken for lost"));
   if (const std::string fault = Validate(c.sampling); !fault.empty())
     throw Error(StrCat(at({"sampling.min_tokens", "sampling.stop_ids", "sampling.max_tokens"}),
                        ": sampling.", fault));

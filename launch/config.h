@@ -43,7 +43,6 @@ struct SyncSettings {
   double deadline_s = 60;
   double drain_limit_s = 30;
   double heartbeat_s = 5;
-  double silence_s = 15;
   double startup_s = 600;
 };
 
