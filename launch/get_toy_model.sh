@@ -3,4 +3,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ -f build/models/toy/config.json ] && exit 0
-build/release/rollcast convert --toy --output build/models/toy
+build/release/rollcast convert --toy 1 --output build/models/toy

@@ -224,6 +224,19 @@ TEST(Config, EmptyFileReadsAsTheDefaults) {
   std::filesystem::remove(path);
 }
 
+TEST(Config, EveryCommittedConfigurationReads) {
+  int files = 0;
+  const auto root = std::filesystem::path(ROLLCAST_TEST_DATA).parent_path().parent_path();
+  for (const auto& entry : std::filesystem::directory_iterator(root / "configs")) {
+    if (entry.path().extension() != ".toml") continue;
+    ++files;
+    const Config c = LoadConfig(entry.path().string());
+    EXPECT_FALSE(c.model.path.empty()) << entry.path();
+    EXPECT_TRUE(std::filesystem::exists(root / c.rollout.prompts)) << entry.path();
+  }
+  EXPECT_GE(files, 4);
+}
+
 TEST(EditDistance, CountsInsertionsDeletionsAndSubstitutions) {
   EXPECT_EQ(EditDistance("", "abc"), 3);
   EXPECT_EQ(EditDistance("kitten", "sitting"), 3);
