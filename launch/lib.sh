@@ -35,6 +35,9 @@ step() {
   echo "$message ... done in $((SECONDS - started)) s" >&2
 }
 
+# A clone at another place finds what this one has compiled.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=true
+
 # Compilers that may run side by side: a core each, and 1.5 GiB of memory each.
 build_jobs() {
   local cores memory
