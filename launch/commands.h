@@ -3,4 +3,14 @@
 
 #include "launch/command.h"
 
-namespace rollcast {}  // namespace rollcast
+namespace rollcast {
+
+Command TrainerCommand();
+Command WorkerCommand();
+Command GenerateCommand();
+Command ScoreCommand();
+Command InspectCommand();
+Command TokenizeCommand();
+Command ConvertCommand();
+
+}  // namespace rollcast

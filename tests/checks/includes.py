@@ -18,6 +18,7 @@ HOMES = {
     r"(hdf5|hdf5_hl|H5\w+)\.h$": {"rollout"},
     r"boost/": {"rollout", "trainer_bridge"},
     r"pcre2\.h$": {"rollout"},
+    r"zlib\.h$": {"rollout"},
     r"utf8proc\.h$": {"rollout"},
     r"xxhash\.h$": {"engine", "trainer_bridge"},
     r"mpi\.h$": {"trainer_bridge"},
