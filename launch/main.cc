@@ -1,1 +1,6 @@
-int main() { return 0; }
+#include "launch/commands.h"
+
+int main(int argc, char** argv) {
+  using namespace rollcast;
+  return RunCommandLine({}, argc, argv);
+}
