@@ -2,5 +2,6 @@
 
 int main(int argc, char** argv) {
   using namespace rollcast;
-  return RunCommandLine({}, argc, argv);
+  return RunCommandLine({TrainerCommand(), WorkerCommand(), GenerateCommand(), ScoreCommand()},
+                        argc, argv);
 }
