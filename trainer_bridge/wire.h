@@ -218,7 +218,24 @@ enum class MessageType : uint16_t {
   kUpdateFailed = 31,
   kDecisionQuery = 32,
   kUpdateReport = 33,
-  // From 100 on: coordinator, trainer client and rollout worker.
+  // Rollouts (job_messages.h).
+  kBeat = 100,
+  kWorkerReady = 101,
+  kPull = 102,
+  kResults = 103,
+  kSubmit = 104,
+  kCollect = 105,
+  kScore = 106,
+  kStats = 107,
+  kLeaveBehind = 108,
+  kStart = 109,
+  kWork = 110,
+  kCollectReply = 111,
+  kScoreReply = 112,
+  kStatsReply = 113,
+  kRankLost = 114,
+  kFinish = 115,
+  kFail = 116,
 };
 
 /// Throws Error when `bytes` is too short to be a message.
