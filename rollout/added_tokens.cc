@@ -117,7 +117,8 @@ std::vector<AddedTokens::Segment> AddedTokens::Split(std::string_view text,
       while (end < text.size() && IsWhitespace(FirstCodePoint(text.substr(end)).value))
         end += FirstCodePoint(text.substr(end)).length;
     if (covered < begin) segments.push_back({covered, begin, -1});
-    segments.push_back({begin, end, token.id});
+    // A token of whitespace may be all inside what the one before it has stripped.
+    if (begin < end) segments.push_back({begin, end, token.id});
     covered = end;
   }
   if (covered < text.size()) segments.push_back({covered, text.size(), -1});

@@ -17,8 +17,9 @@ namespace {
 // Members of a character class. PCRE2's own \s has U+180E too and its \w lacks marks.
 constexpr std::string_view kSpaceSet = "\\p{Z}\\t-\\r\\x{85}";
 constexpr std::string_view kWordSet = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+// What \w has besides when it stands outside a class: superscript digits and fractions of Latin-1.
+constexpr std::string_view kLatinWordSet = "\\xB2\\xB3\\xB9\\xBC-\\xBE";
 constexpr std::string_view kHexSet = "0-9A-Fa-f";
-constexpr std::string_view kPunctSet = "\\p{P}$+<=>\\^`|~";
 
 constexpr int kMaxDepth = 100;  // of groups and nested classes: translation recurses
 
@@ -69,7 +70,7 @@ constexpr NamePair kPosix[] = {{"alnum", "\\p{Alphabetic}\\p{Nd}"},
                                {"cntrl", "\\p{Cc}"},
                                {"digit", "\\p{Nd}"},
                                {"lower", "\\p{Lowercase}"},
-                               {"punct", kPunctSet},
+                               {"punct", "\\p{P}"},
                                {"space", kSpaceSet},
                                {"upper", "\\p{Uppercase}"},
                                {"xdigit", kHexSet},
@@ -296,8 +297,9 @@ class Translator {
       if (std::isdigit(static_cast<unsigned char>(Peek()))) Fail("a reference past \\9");
       return StrCat("\\g{", c, "}");
     }
-    const Member member = Escape();
+    Member member = Escape();
     if (member.character) return member.set;
+    if (member.set == kWordSet && (c == 'w' || c == 'W')) member.set += kLatinWordSet;
     return StrCat(member.negated ? "[^" : "[", member.set, "]");
   }
 
@@ -474,9 +476,10 @@ class Translator {
   Member PosixBracket() {
     Take("[:");
     const bool negated = Take("^");
-    const auto set = Lookup(kPosix, TakeUntil(':', "POSIX bracket"));
+    const std::string_view name = TakeUntil(':', "POSIX bracket");
+    const auto set = Lookup(kPosix, name);
     if (!set || !Take("]")) Fail("a POSIX bracket that is not supported");
-    return {std::string(*set), negated, {}};
+    return {StrCat(*set, name == "punct" ? "\\p{S}" : ""), negated, {}};
   }
 
   std::string_view in_;

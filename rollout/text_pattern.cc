@@ -6,6 +6,7 @@
 #include "kernels/check.h"
 #include "rollout/oniguruma.h"
 #include "rollout/unicode.h"
+#include "rollout/unicode_age.h"
 
 namespace rollcast {
 
@@ -33,6 +34,28 @@ std::string Message(int code) {
   PCRE2_UCHAR text[256];
   pcre2_get_error_message(code, text, sizeof text);
   return reinterpret_cast<const char*>(text);
+}
+
+/// Writes `text` with stand-ins to `out` and returns true, or returns false if it needs none.
+bool WithStandIns(std::string_view text, std::string& out) {
+  bool changed = false;
+  for (size_t i = 0; i < text.size();) {
+    if (static_cast<uint8_t>(text[i]) < 0xE0) {  // there are none below U+0800
+      ++i;
+      continue;
+    }
+    const CodePoint c = FirstCodePoint(text.substr(i));
+    if (const char32_t stand_in = StandIn(c.value); stand_in != c.value) {
+      if (!changed) out = text;
+      changed = true;
+      std::string bytes;
+      AppendUtf8(stand_in, bytes);
+      RC_CHECK_EQ(bytes.size(), c.length);
+      out.replace(i, c.length, bytes);
+    }
+    i += c.length;
+  }
+  return changed;
 }
 
 pcre2_jit_stack* ThreadJitStack(void*) {
@@ -128,6 +151,8 @@ bool TextPattern::Find(std::string_view text, size_t from, void* match_data, siz
 void TextPattern::Cut(std::string_view text, std::vector<Part>& parts) const {
   parts.clear();
   if (text.empty()) return;
+  std::string changed;
+  if (compiled_ && WithStandIns(text, changed)) text = changed;
   const MatchData data(
       compiled_ ? pcre2_match_data_create_from_pattern(compiled_->code.get(), nullptr) : nullptr);
   size_t covered = 0;  // parts end here

@@ -2,9 +2,12 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
 #include "kernels/check.h"
+#include "rollout/unicode_age.h"
 
 namespace rollcast {
 
@@ -39,10 +42,56 @@ size_t WellFormedLength(std::string_view text, size_t& bad, bool& unfinished) {
   return length;
 }
 
+// Characters that Unicode 10 to 16 gave a decomposition or a combining class. Hugging Face
+// tokenizers normalize by Unicode 9, where they are unassigned: they neither change, nor move, nor
+// compose.
+struct CodePointRange {
+  char32_t first, last;
+};
+constexpr CodePointRange kInert[] = {
+    {0x7FD, 0x7FD},     {0x897, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
+    {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
+    {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},
+    {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x105C9, 0x105C9}, {0x105E4, 0x105E4},
+    {0x10781, 0x10785}, {0x10787, 0x107B0}, {0x107B2, 0x107BA}, {0x10D24, 0x10D27},
+    {0x10D69, 0x10D6D}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50},
+    {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x11383, 0x11383},
+    {0x11385, 0x11385}, {0x1138E, 0x1138E}, {0x11391, 0x11391}, {0x113C5, 0x113C5},
+    {0x113C7, 0x113C8}, {0x113CE, 0x113D0}, {0x1145E, 0x1145E}, {0x11839, 0x1183A},
+    {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0},
+    {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42},
+    {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16121, 0x16128},
+    {0x1612F, 0x1612F}, {0x16D68, 0x16D6A}, {0x16FF0, 0x16FF1}, {0x1CCD6, 0x1CCF9},
+    {0x1E030, 0x1E06D}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF},
+    {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
+
+bool IsInert(char32_t c) {
+  if (c < kInert[0].first) return false;
+  const auto range =
+      std::upper_bound(std::begin(kInert), std::end(kInert), c,
+                       [](char32_t value, const CodePointRange& r) { return value < r.first; });
+  return c <= std::prev(range)->last;
+}
+
+utf8proc_category_t Category(char32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(StandIn(c)));
+}
+
 bool IsAscii(std::string_view text) {
   for (const char c : text)
     if (static_cast<uint8_t>(c) >= 0x80) return false;
   return true;
+}
+
+void AppendNormalForm(std::string_view text, int options, std::string& out) {
+  if (text.empty()) return;
+  utf8proc_uint8_t* mapped = nullptr;
+  const utf8proc_ssize_t length = utf8proc_map(
+      reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+      static_cast<utf8proc_ssize_t>(text.size()), &mapped, static_cast<utf8proc_option_t>(options));
+  RC_CHECK_GE(length, 0, utf8proc_errmsg(length));
+  out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(length));
+  std::free(mapped);
 }
 
 }  // namespace
@@ -123,7 +172,7 @@ bool IsWhitespace(char32_t c) {
 }
 
 bool IsWordCharacter(char32_t c) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+  switch (Category(c)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
@@ -145,7 +194,7 @@ bool IsWordCharacter(char32_t c) {
 }
 
 bool IsNumeric(char32_t c) {
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  const auto category = Category(c);
   return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
          category == UTF8PROC_CATEGORY_NO;
 }
@@ -154,12 +203,12 @@ bool IsPunctuation(char32_t c) {
   if (c < 0x80)
     return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
            (c >= '{' && c <= '~');
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  const auto category = Category(c);
   return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
 }
 
 bool IsMark(char32_t c) {
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  const auto category = Category(c);
   return category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME;
 }
 
@@ -178,13 +227,18 @@ std::string ToNormalForm(std::string_view text, NormalForm form) {
   options |=
       form == NormalForm::kNfc || form == NormalForm::kNfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (form == NormalForm::kNfkc || form == NormalForm::kNfkd) options |= UTF8PROC_COMPAT;
-  utf8proc_uint8_t* mapped = nullptr;
-  const utf8proc_ssize_t length = utf8proc_map(
-      reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-      static_cast<utf8proc_ssize_t>(text.size()), &mapped, static_cast<utf8proc_option_t>(options));
-  RC_CHECK_GE(length, 0, utf8proc_errmsg(length));
-  std::string result(reinterpret_cast<const char*>(mapped), static_cast<size_t>(length));
-  std::free(mapped);
+  std::string result;
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size();) {
+    const CodePoint c = FirstCodePoint(text.substr(i));
+    if (IsInert(c.value)) {
+      AppendNormalForm(text.substr(begin, i - begin), options, result);
+      result += text.substr(i, c.length);
+      begin = i + c.length;
+    }
+    i += c.length;
+  }
+  AppendNormalForm(text.substr(begin), options, result);
   return result;
 }
 
