@@ -27,6 +27,13 @@ std::string KeyHelp(const std::string& key) {
   return StrCat(field->help, " (", Describe(*field), "; default ", ToToml(field->value), ")");
 }
 
+bool IsFlag(const std::string& key) {
+  Config defaults;
+  const FieldList list = ListFields(defaults);
+  const Field* field = list.Find(key);
+  return field != nullptr && std::holds_alternative<bool*>(field->value);
+}
+
 /// The option parser itself takes "-1" for an unsigned number.
 uint64_t ParseUnsigned(const std::string& text, const std::string& name) {
   uint64_t value = 0;
@@ -72,6 +79,11 @@ void AddCommand(CLI::App& app, const Command& command, ConfigFlags& flags) {
     if (option.config_key.empty()) {
       CLI::Option* added = AddOption(*sub, option);
       if (option.required) added->required();
+    } else if (IsFlag(option.config_key)) {
+      sub->add_flag_callback(
+          option.names,
+          [&flags, key = option.config_key] { flags.key_options.push_back(key + "=true"); },
+          KeyHelp(option.config_key));
     } else {
       sub->add_option_function<std::string>(
           option.names,

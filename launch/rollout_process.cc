@@ -47,9 +47,9 @@ class MetricsWriter {
 
 void LogUpdate(const SyncReport& r) {
   if (r.error.empty())
-    LogInfo(
-        fmt::format("policy version {} is live: {}, {} bytes in {:.1f} ms, pause {:.1f} ms, "
-                    "{} kept, {} recomputed, {} aborted",
+    Log(LogLevel::kDebug,
+        fmt::format("policy version {} is live: {}, {} bytes in {:.1f} ms, pause {:.1f} ms, {} "
+                    "kept, {} recomputed, {} aborted",
                     r.version, r.mode, r.bytes, 1e3 * r.total_s, 1e3 * r.pause_s, r.sequences_kept,
                     r.sequences_recomputed, r.sequences_aborted));
   else

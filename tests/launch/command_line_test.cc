@@ -42,10 +42,25 @@ Command Sample(Options& o, std::function<int(const Config&)> run) {
                       Optional("--folder", &o.folder, "a place"),
                       Optional("--seed", &o.seed, "of the draw"),
                       ForKey("--temperature", "sampling.temperature"),
-                      ForKey("--top-k", "sampling.top_k"), ForKey("--model", "model.path")},
+                      ForKey("--top-k", "sampling.top_k"), ForKey("--model", "model.path"),
+                      ForKey("--overwrite", "rollout.overwrite")},
           .takes_config = true,
           .needs = {"model.path"},
           .run = std::move(run)};
+}
+
+TEST(CommandLine, AKeyThatIsYesOrNoIsAFlagWithoutAValue) {
+  Options o;
+  Config seen;
+  const Command command = Sample(o, [&](const Config& c) {
+    seen = c;
+    return 0;
+  });
+  const Result r =
+      RunWith({command}, {"sample", "--input", "a", "--overwrite", "--model", "somewhere"});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_TRUE(seen.rollout.overwrite);
+  EXPECT_EQ(seen.model.path, "somewhere");
 }
 
 TEST(CommandLine, FillsOptionsAndConfiguration) {
