@@ -71,24 +71,24 @@ int RunAsRank(const Config& config, Role role,
   CatchSignals();
   World world;
   OpenLog(config.log, fmt::format("{} {}", Name(role), world.rank()));
-  int status = kExitFailed;
-  const auto log = [&](const char* what) {
-    LogError(fmt::format("rank {}: {}", world.rank(), what));
+  // The error is stated first: beside a dead peer, or with mpirun about to kill, the rest may take
+  // longer than there is time.
+  const auto state = [&](const std::exception& e) {
+    LogError(fmt::format("rank {}: {}", world.rank(), e.what()));
+    return dynamic_cast<const Error*>(&e) != nullptr ? kExitFailed : kExitBug;
   };
+  int status = 0;
   try {
     const RankInfo mine{role, ROLLCAST_VERSION, Digest(config), HostName()};
     const Roles roles = ExchangeRoles(world.communicator(), mine, Clock::now() + kRolesDeadline);
     try {
       status = body(world, roles);
     } catch (const std::exception& e) {
+      status = state(e);
       TellOfFailure(world.communicator(), roles, e.what());
-      throw;
     }
-  } catch (const Error& e) {
-    log(e.what());
   } catch (const std::exception& e) {
-    status = kExitBug;
-    log(e.what());
+    status = state(e);
   }
   world.End(status);
   return status;

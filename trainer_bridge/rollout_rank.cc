@@ -13,7 +13,7 @@ Clock::duration Ticks(std::chrono::duration<double> d) {
 }
 
 // To tell peers how the job has ended before this process does.
-constexpr auto kFarewell = std::chrono::seconds(3);
+constexpr auto kFarewell = std::chrono::seconds(1);
 
 }  // namespace
 
