@@ -91,8 +91,7 @@ bool MpiJob::Ended() {
 bool MpiJob::KillRank(int rank) {
   for (const auto& process : Processes(marker_))
     if (EnvironmentOf(process, "OMPI_COMM_WORLD_RANK") == std::to_string(rank) &&
-        ReadAll(process / "cmdline").find("rollcast") != std::string::npos &&
-        ReadAll(process / "comm").find("rollcast") != std::string::npos)
+        ReadAll(process / "comm") == "rollcast\n")
       return kill(Pid(process), SIGKILL) == 0;
   return false;
 }

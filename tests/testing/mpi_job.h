@@ -26,8 +26,8 @@ class MpiJob {
 
   /// SIGKILL to the process of MPI rank `rank`; false when it is not there.
   bool KillRank(int rank);
-  /// Processes of the job whose command line holds `text`.
-  std::vector<pid_t> Find(const std::string& text) const;
+  /// Processes of the job that run the program `name`.
+  std::vector<pid_t> Find(const std::string& name) const;
   /// Polls `condition` until it holds; false when the job has ended or after `limit`.
   bool WaitFor(const std::function<bool()>& condition, std::chrono::seconds limit);
   /// The exit status (128 + signal when killed); -1 when it has not ended by itself within `limit`.
