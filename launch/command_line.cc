@@ -27,6 +27,13 @@ std::string KeyHelp(const std::string& key) {
   return StrCat(field->help, " (", Describe(*field), "; default ", ToToml(field->value), ")");
 }
 
+bool IsFlag(const std::string& key) {
+  Config defaults;
+  const FieldList list = ListFields(defaults);
+  const Field* field = list.Find(key);
+  return field != nullptr && std::holds_alternative<bool*>(field->value);
+}
+
 /// The option parser itself takes "-1" for an unsigned number.
 uint64_t ParseUnsigned(const std::string& text, const std::string& name) {
   uint64_t value = 0;
@@ -73,12 +80,15 @@ void AddCommand(CLI::App& app, const Command& command, ConfigFlags& flags) {
       CLI::Option* added = AddOption(*sub, option);
       if (option.required) added->required();
     } else {
-      sub->add_option_function<std::string>(
-          option.names,
-          [&flags, key = option.config_key](const std::string& value) {
-            flags.key_options.push_back(key + "=" + value);
-          },
-          KeyHelp(option.config_key));
+      const std::string help = KeyHelp(option.config_key);
+      auto set = [&flags, key = option.config_key](const std::string& value) {
+        flags.key_options.push_back(key + "=" + value);
+      };
+      if (IsFlag(option.config_key))
+        sub->add_flag_callback(
+            option.names, [set] { set("true"); }, help);
+      else
+        sub->add_option_function<std::string>(option.names, set, help);
     }
   }
   if (!command.takes_config) return;

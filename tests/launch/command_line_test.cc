@@ -42,7 +42,8 @@ Command Sample(Options& o, std::function<int(const Config&)> run) {
                       Optional("--folder", &o.folder, "a place"),
                       Optional("--seed", &o.seed, "of the draw"),
                       ForKey("--temperature", "sampling.temperature"),
-                      ForKey("--top-k", "sampling.top_k"), ForKey("--model", "model.path")},
+                      ForKey("--top-k", "sampling.top_k"), ForKey("--model", "model.path"),
+                      ForKey("--overwrite", "rollout.overwrite")},
           .takes_config = true,
           .needs = {"model.path"},
           .run = std::move(run)};
@@ -87,6 +88,7 @@ TEST(CommandLine, FillsOptionsAndConfiguration) {
   EXPECT_EQ(o.seed, UINT64_MAX);
   EXPECT_EQ(seen.sampling.temperature, 0.25f);
   EXPECT_EQ(seen.sampling.top_k, -1);
+  EXPECT_TRUE(seen.rollout.overwrite);
   EXPECT_EQ(seen.model.path, "m");
   EXPECT_EQ(seen.engine.max_running, 3);
 }
