@@ -88,7 +88,7 @@ void AddCommand(CLI::App& app, const Command& command, ConfigFlags& flags) {
         sub->add_flag_callback(
             option.names, [set] { set("true"); }, help);
       else
-        sub->add_option_function<std::string>(option.names, set, help);
+        sub->add_option_function<std::string>(option.names, set, help)->take_last();
     }
   }
   if (!command.takes_config) return;

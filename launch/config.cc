@@ -154,7 +154,7 @@ void ListTrainer(FieldList& list, TrainerSettings& c) {
 void ListLog(FieldList& list, LogSettings& c) {
   list.Table("log", "messages of this rank", /*per_rank=*/true);
   list.Add("level", c.level, "least severe level that is shown",
-           OneOf({"trace", "debug", "info", "warn", "error", "off"}));
+           OneOf({"trace", "debug", "info", "warn", "error"}));
   list.Add("file", c.file, "also append to this file; empty = standard error only");
 }
 

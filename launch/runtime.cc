@@ -70,11 +70,10 @@ int RunAsRank(const Config& config, Role role,
               const std::function<int(World& world, const Roles& roles)>& body) {
   CatchSignals();
   World world;
-  OpenLog(config.log, fmt::format("{} {}", Name(role), world.rank()));
+  const bool alone = world.size() == 1;
+  OpenLog(config.log, alone ? "" : fmt::format("{}, rank {}", Name(role), world.rank()));
   int status = kExitFailed;
-  const auto log = [&](const char* what) {
-    LogError(fmt::format("rank {}: {}", world.rank(), what));
-  };
+  std::exception_ptr failure;
   try {
     const RankInfo mine{role, ROLLCAST_VERSION, Digest(config), HostName()};
     const Roles roles = ExchangeRoles(world.communicator(), mine, Clock::now() + kRolesDeadline);
@@ -85,12 +84,16 @@ int RunAsRank(const Config& config, Role role,
       throw;
     }
   } catch (const Error& e) {
-    log(e.what());
+    failure = std::current_exception();
+    if (!alone) LogError(e.what());
   } catch (const std::exception& e) {
+    failure = std::current_exception();
     status = kExitBug;
-    log(e.what());
+    if (!alone) LogError(e.what());
   }
   world.End(status);
+  // Of several ranks each has logged its own; a process alone fails like any other command.
+  if (alone && failure != nullptr) std::rethrow_exception(failure);
   return status;
 }
 

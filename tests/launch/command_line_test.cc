@@ -72,6 +72,7 @@ TEST(CommandLine, FillsOptionsAndConfiguration) {
                                        "18446744073709551615",
                                        "--temperature",
                                        "0.25",
+                                       "--overwrite",
                                        "--top-k",
                                        "-1",
                                        "--model",
