@@ -34,7 +34,8 @@ inline CommandOption Required(std::string names, OptionRef value, std::string he
 inline CommandOption Optional(std::string names, OptionRef value, std::string help) {
   return {std::move(names), std::move(help), value, false, {}};
 }
-/// A short form of `--set key=value`; its help is that of the key.
+/// A short form of `--set key=value`; its help is that of the key. A flag, without a value, where
+/// the key is true or false.
 inline CommandOption ForKey(std::string names, std::string key) {
   return {std::move(names), {}, {}, false, std::move(key)};
 }
@@ -45,7 +46,7 @@ struct Command {
   std::string details;  // what --help says beside the options
   std::vector<CommandOption> options;
   bool takes_config = false;                     // adds -c, --set, --print-config, --help-config
-  std::vector<std::string> needs;                // configuration keys that must not be empty
+  std::vector<std::string> needs = {};           // configuration keys that must not be empty
   std::function<int(const Config& config)> run;  // returns the exit status
 };
 

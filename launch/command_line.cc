@@ -79,18 +79,16 @@ void AddCommand(CLI::App& app, const Command& command, ConfigFlags& flags) {
     if (option.config_key.empty()) {
       CLI::Option* added = AddOption(*sub, option);
       if (option.required) added->required();
-    } else if (IsFlag(option.config_key)) {
-      sub->add_flag_callback(
-          option.names,
-          [&flags, key = option.config_key] { flags.key_options.push_back(key + "=true"); },
-          KeyHelp(option.config_key));
     } else {
-      sub->add_option_function<std::string>(
-          option.names,
-          [&flags, key = option.config_key](const std::string& value) {
-            flags.key_options.push_back(key + "=" + value);
-          },
-          KeyHelp(option.config_key));
+      const std::string help = KeyHelp(option.config_key);
+      auto set = [&flags, key = option.config_key](const std::string& value) {
+        flags.key_options.push_back(key + "=" + value);
+      };
+      if (IsFlag(option.config_key))
+        sub->add_flag_callback(
+            option.names, [set] { set("true"); }, help);
+      else
+        sub->add_option_function<std::string>(option.names, set, help)->take_last();
     }
   }
   if (!command.takes_config) return;

@@ -103,15 +103,18 @@ void ListRollout(FieldList& list, RolloutSettings& c) {
 void ListScorer(FieldList& list, ScorerConfig& c) {
   list.Table("scorer", "(prompt, completion) to a reward");
   list.Add("kind", c.kind, "how a completion is scored; none: every reward is 0",
-           OneOf({"none", "exact", "regex", "length", "numeric", "command", "http"}));
+           OneOf({"none", "exact", "numeric", "regex", "format", "length", "command", "http"}));
   list.Add("pattern", c.pattern,
-           "regex: what the completion must contain; group 1, if any, is compared with the answer");
+           "regex: what the completion must contain; format: what all of it must match; a group 1 "
+           "is compared with the prompt's answer");
+  list.Add("format_reward", c.format_reward,
+           "regex, format: reward of a match whose group 1 is not the answer");
   list.Add("command", c.command, "command: started once; JSON lines in and out");
   list.Add("url", c.url, "http: where a batch is POSTed");
   list.Add("deadline_s", c.deadline_s, "seconds for one batch, tries included",
            {.min = 0, .max = 86400, .above = true, .choices = {}});
   list.Add("max_tries", c.max_tries, "tries for one batch", Between(1, 100));
-  list.Add("target_length", c.target_length, "length: tokens that earn 1", AtLeast(0));
+  list.Add("target_length", c.target_length, "length: tokens that earn 1", AtLeast(1));
 }
 
 void ListSync(FieldList& list, SyncSettings& c) {
@@ -133,7 +136,9 @@ void ListSync(FieldList& list, SyncSettings& c) {
 void ListTrainer(FieldList& list, TrainerSettings& c) {
   list.Table("trainer", "the reference trainer: GRPO on the output head");
   list.Add("updates", c.updates, "weight updates of the run", Between(1, 1 << 30));
-  list.Add("learning_rate", c.learning_rate, "of Adam", Above(0));
+  list.Add("optimizer", c.optimizer, "of the step", OneOf({"sgd", "adam"}));
+  list.Add("learning_rate", c.learning_rate, "of the optimizer", Above(0));
+  list.Add("momentum", c.momentum, "sgd: share of the last step that is kept", Between(0, 1));
   list.Add("clip", c.clip, "GRPO: the probability ratio is clipped to [1 - clip, 1 + clip]",
            Above(0));
   list.Add("kl_coef", c.kl_coef, "weight of the KL penalty against the checkpoint", AtLeast(0));
@@ -149,7 +154,7 @@ void ListTrainer(FieldList& list, TrainerSettings& c) {
 void ListLog(FieldList& list, LogSettings& c) {
   list.Table("log", "messages of this rank", /*per_rank=*/true);
   list.Add("level", c.level, "least severe level that is shown",
-           OneOf({"trace", "debug", "info", "warn", "error", "off"}));
+           OneOf({"trace", "debug", "info", "warn", "error"}));
   list.Add("file", c.file, "also append to this file; empty = standard error only");
 }
 

@@ -48,7 +48,9 @@ struct SyncSettings {
 
 struct TrainerSettings {
   int updates = 30;
+  std::string optimizer = "adam";
   double learning_rate = 1e-4;
+  double momentum = 0.9;
   double clip = 0.2;
   double kl_coef = 0;
   double max_grad_norm = 1;

@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 
 build=(g++ make cmake ninja-build pkg-config ccache mold libopenmpi-dev openmpi-bin libhdf5-dev
   libboost-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev libfmt-dev libspdlog-dev
-  libpcre2-dev libxxhash-dev libutf8proc-dev prometheus-cpp-dev zlib1g-dev python3 python3-pip python3-venv)
+  libpcre2-dev libxxhash-dev libutf8proc-dev prometheus-cpp-dev zlib1g-dev
+  libopenblas-dev python3 python3-pip python3-venv)
 test=(libgtest-dev libbenchmark-dev clang libclang-rt-dev clang-format-14 git python3-numpy
   python3-h5py procps)
 

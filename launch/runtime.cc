@@ -70,6 +70,45 @@ int RunAsRank(const Config& config, Role role,
               const std::function<int(World& world, const Roles& roles)>& body) {
   CatchSignals();
   World world;
+  const bool alone = world.size() == 1;
+  OpenLog(config.log, alone ? "" : fmt::format("{}, rank {}", Name(role), world.rank()));
+  int status = 0;
+  std::exception_ptr failure;
+  // Of several ranks each states its error, and at once: beside a dead peer, or with mpirun about
+  // to kill, the rest may take longer than there is time.
+  const auto fail = [&](const std::exception& e) {
+    failure = std::current_exception();
+    status = dynamic_cast<const Error*>(&e) != nullptr ? kExitFailed : kExitBug;
+    if (!alone) LogError(e.what());
+  };
+  try {
+    const RankInfo mine{role, ROLLCAST_VERSION, Digest(config), HostName()};
+    const Roles roles = ExchangeRoles(world.communicator(), mine, Clock::now() + kRolesDeadline);
+    try {
+      status = body(world, roles);
+    } catch (const std::exception& e) {
+      fail(e);
+      TellOfFailure(world.communicator(), roles, e.what());
+    }
+  } catch (const std::exception& e) {
+    fail(e);
+  }
+  world.End(status);
+  // A process alone fails like any other command.
+  if (alone && failure != nullptr) std::rethrow_exception(failure);
+  return status;
+}
+
+void ThrowIfSignalled() {
+  if (const int signal = StopSignal(); signal != 0)
+    throw Error(fmt::format("stopped by {}", SignalName(signal)));
+}
+
+int RunAsRank(const Config& config, Role role,
+              const std::function<int(World& world, const Roles& roles)>& body) {
+  CatchSignals();
+  World world;
+<<<<<<< HEAD
   OpenLog(config.log, fmt::format("{} {}", Name(role), world.rank()));
   // The error is stated first: beside a dead peer, or with mpirun about to kill, the rest may take
   // longer than there is time.
@@ -78,6 +117,12 @@ int RunAsRank(const Config& config, Role role,
     return dynamic_cast<const Error*>(&e) != nullptr ? kExitFailed : kExitBug;
   };
   int status = 0;
+=======
+  const bool alone = world.size() == 1;
+  OpenLog(config.log, alone ? "" : fmt::format("{}, rank {}", Name(role), world.rank()));
+  int status = kExitFailed;
+  std::exception_ptr failure;
+>>>>>>> launch
   try {
     const RankInfo mine{role, ROLLCAST_VERSION, Digest(config), HostName()};
     const Roles roles = ExchangeRoles(world.communicator(), mine, Clock::now() + kRolesDeadline);
@@ -87,10 +132,22 @@ int RunAsRank(const Config& config, Role role,
       status = state(e);
       TellOfFailure(world.communicator(), roles, e.what());
     }
+<<<<<<< HEAD
   } catch (const std::exception& e) {
     status = state(e);
+=======
+  } catch (const Error& e) {
+    failure = std::current_exception();
+    if (!alone) LogError(e.what());
+  } catch (const std::exception& e) {
+    failure = std::current_exception();
+    status = kExitBug;
+    if (!alone) LogError(e.what());
+>>>>>>> launch
   }
   world.End(status);
+  // Of several ranks each has logged its own; a process alone fails like any other command.
+  if (alone && failure != nullptr) std::rethrow_exception(failure);
   return status;
 }
 

@@ -60,7 +60,9 @@ std::unique_ptr<HeadGrpo> MakeGrpo(const Config& config, const ModelConfig& mode
   const std::string& path = config.model.path;
   const Checkpoint checkpoint = Checkpoint::Open(path);
   GrpoOptions options;
-  options.optimizer = GrpoOptions::Optimizer::kAdam;
+  options.optimizer = config.trainer.optimizer == "adam" ? GrpoOptions::Optimizer::kAdam
+                                                         : GrpoOptions::Optimizer::kSgd;
+  options.momentum = static_cast<float>(config.trainer.momentum);
   options.learning_rate = static_cast<float>(config.trainer.learning_rate);
   options.max_grad_norm = static_cast<float>(config.trainer.max_grad_norm);
   options.clip_range = static_cast<float>(config.trainer.clip);

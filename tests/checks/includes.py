@@ -26,6 +26,7 @@ HOMES = {
     r"spdlog/": {"launch"},
     r"toml\+\+/": {"launch"},
     r"CLI/": {"launch"},
+    r"cblas\.h$": {"launch"},  # the reference trainer's step; never the engine
     r"prometheus/": {"launch", "trainer_bridge"},
     r"(gtest|gmock|benchmark)/": set(),  # tests only
 }

@@ -49,20 +49,6 @@ Command Sample(Options& o, std::function<int(const Config&)> run) {
           .run = std::move(run)};
 }
 
-TEST(CommandLine, AKeyThatIsYesOrNoIsAFlagWithoutAValue) {
-  Options o;
-  Config seen;
-  const Command command = Sample(o, [&](const Config& c) {
-    seen = c;
-    return 0;
-  });
-  const Result r =
-      RunWith({command}, {"sample", "--input", "a", "--overwrite", "--model", "somewhere"});
-  EXPECT_EQ(r.status, 0) << r.err;
-  EXPECT_TRUE(seen.rollout.overwrite);
-  EXPECT_EQ(seen.model.path, "somewhere");
-}
-
 TEST(CommandLine, FillsOptionsAndConfiguration) {
   Options o;
   Config seen;
@@ -86,6 +72,7 @@ TEST(CommandLine, FillsOptionsAndConfiguration) {
                                        "18446744073709551615",
                                        "--temperature",
                                        "0.25",
+                                       "--overwrite",
                                        "--top-k",
                                        "-1",
                                        "--model",
@@ -102,6 +89,7 @@ TEST(CommandLine, FillsOptionsAndConfiguration) {
   EXPECT_EQ(o.seed, UINT64_MAX);
   EXPECT_EQ(seen.sampling.temperature, 0.25f);
   EXPECT_EQ(seen.sampling.top_k, -1);
+  EXPECT_TRUE(seen.rollout.overwrite);
   EXPECT_EQ(seen.model.path, "m");
   EXPECT_EQ(seen.engine.max_running, 3);
 }

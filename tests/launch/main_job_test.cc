@@ -146,7 +146,7 @@ TEST_F(MainJobTest, RanksNoticeAKilledTrainerByThemselves) {
   ASSERT_TRUE(job.KillRank(0));
   ASSERT_NE(job.Wait(40s), -1) << job.err();
   const std::string err = job.err();
-  for (const std::string rank : {"rank 1: ", "rank 2: "})
+  for (const std::string rank : {"rank 1] error: ", "rank 2] error: "})
     EXPECT_NE(err.find(rank + "the trainer (rank 0) is lost: no sign of life"), std::string::npos)
         << err;
   ReadWholeGroups();
