@@ -236,6 +236,8 @@ std::vector<HeadGrpo::Row> HeadGrpo::CollectRows(std::span<const Trajectory> tra
       if (t.completion[k] < 0 || t.completion[k] >= vocab_)
         throw Error(
             StrCat(describe(), "has token id ", t.completion[k], ", outside [0, ", vocab_, ")"));
+      if (!std::isfinite(t.logprob[k]))
+        throw Error(StrCat(describe(), "has log-probability ", t.logprob[k], " at token ", k));
       rows.push_back({.trajectory = static_cast<int32_t>(i),
                       .position = static_cast<int32_t>(k),
                       .token = t.completion[k],
