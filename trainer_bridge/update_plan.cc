@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "trainer_bridge/weight_cast.h"
+#include "engine/float_convert.h"
 
 namespace rollcast {
 
@@ -46,18 +46,38 @@ class NameIndex {
   std::unordered_map<std::string, size_t> places_, aliases_;
 };
 
+constexpr size_t kChunk = 4096;  // elements converted at once
+
+/// Index of the first finite element that `dtype` cannot hold, or -1.
+int64_t FirstOverflow(const NamedTensor& tensor, DType dtype, size_t elements) {
+  if (tensor.dtype == dtype || dtype == DType::kF32 || tensor.dtype == DType::kF16) return -1;
+  const auto* data = static_cast<const std::byte*>(tensor.data);
+  std::vector<std::byte> converted(kChunk * SizeOf(dtype));
+  const auto fits = [&](size_t begin, size_t count) {
+    return ConvertFloats(data + begin * SizeOf(tensor.dtype), tensor.dtype, converted.data(), dtype,
+                         count);
+  };
+  for (size_t begin = 0; begin < elements; begin += kChunk) {
+    const size_t count = std::min(kChunk, elements - begin);
+    if (fits(begin, count)) continue;
+    for (size_t i = begin; i < begin + count; ++i)
+      if (!fits(i, 1)) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
 void CheckTensor(const NamedTensor& tensor, const ManifestEntry& entry) {
   if (!(tensor.shape == entry.shape))
     throw Error(StrCat("tensor ", tensor.name, ": shape ", ToString(tensor.shape), ", expected ",
                        ToString(entry.shape)));
-  if (tensor.dtype != entry.dtype && !(IsWeightType(tensor.dtype) && IsWeightType(entry.dtype)))
+  if (tensor.dtype != entry.dtype && !(IsWeightDType(tensor.dtype) && IsWeightDType(entry.dtype)))
     throw Error(StrCat("tensor ", tensor.name, ": dtype ", Name(tensor.dtype),
                        " cannot become the model's ", Name(entry.dtype),
                        "; expected float32, float16 or bfloat16"));
   const auto elements = static_cast<size_t>(entry.shape.NumElements());
   if (tensor.data == nullptr && elements > 0)
     throw Error(StrCat("tensor ", tensor.name, ": no data"));
-  const ptrdiff_t overflow = FirstOverflow(tensor.data, tensor.dtype, entry.dtype, elements);
+  const int64_t overflow = FirstOverflow(tensor, entry.dtype, elements);
   if (overflow >= 0)
     throw Error(StrCat("tensor ", tensor.name, ": element ", overflow, " of ", Name(tensor.dtype),
                        " is beyond the range of the model's ", Name(entry.dtype)));
@@ -66,7 +86,6 @@ void CheckTensor(const NamedTensor& tensor, const ManifestEntry& entry) {
 /// Equal after the cast to the entry's dtype, bit for bit.
 bool SameWeights(const NamedTensor& a, const NamedTensor& b, const ManifestEntry& entry) {
   if (a.dtype == b.dtype && a.data == b.data) return true;
-  constexpr size_t kChunk = 4096;  // elements
   const auto elements = static_cast<size_t>(entry.shape.NumElements());
   std::vector<std::byte> left(kChunk * SizeOf(entry.dtype)), right(left.size());
   const auto take = [&](const NamedTensor& from, size_t begin, size_t count,
@@ -74,8 +93,8 @@ bool SameWeights(const NamedTensor& a, const NamedTensor& b, const ManifestEntry
     const auto* data = static_cast<const std::byte*>(from.data) + begin * SizeOf(from.dtype);
     if (from.dtype == entry.dtype)
       std::memcpy(to.data(), data, count * SizeOf(entry.dtype));
-    else
-      CastWeights(data, from.dtype, to.data(), entry.dtype, count);
+    else  // CheckTensor has seen that it fits
+      RC_CHECK(ConvertFloats(data, from.dtype, to.data(), entry.dtype, count));
   };
   for (size_t begin = 0; begin < elements; begin += kChunk) {
     const size_t count = std::min(kChunk, elements - begin);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "trainer_bridge/weight_cast.h"
+#include "engine/float_convert.h"
 #include "trainer_bridge/weight_digest.h"
 
 namespace rollcast {
@@ -52,7 +52,8 @@ class ChainTransport final : public WeightTransport {
         if (cast) {
           cast_buffer_.resize(batch_limit);
           std::byte* target = cast_buffer_.data() + cast_used;
-          CastWeights(piece.data(), tensor.dtype, target, tensor.wire_dtype, count);
+          if (!ConvertFloats(piece.data(), tensor.dtype, target, tensor.wire_dtype, count))
+            throw Error("a tensor changed while it was being sent: a value is out of range now");
           piece = ConstBytes(target, bytes);
           cast_used += bytes;
         }

@@ -14,6 +14,20 @@
 #include "trainer_bridge/roles.h"
 #include "trainer_bridge/weight_sync.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+// Open MPI keeps memory of its own until the process ends.
+extern "C" const char* __lsan_default_suppressions() {
+  return "leak:libmpi\nleak:libopen-rte\nleak:libopen-pal\nleak:libpmix\nleak:mca_\n";
+}
+#endif
+#if defined(__SANITIZE_THREAD__)
+// Open MPI is not compiled with the sanitizer, which therefore does not see how it synchronises.
+extern "C" const char* __tsan_default_suppressions() {
+  return "called_from_lib:libmpi\ncalled_from_lib:libopen-rte\ncalled_from_lib:libopen-pal\n"
+         "called_from_lib:libpmix\ncalled_from_lib:mca_\n";
+}
+#endif
+
 namespace rollcast {
 namespace {
 

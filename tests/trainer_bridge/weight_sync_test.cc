@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/float_convert.h"
 #include "tests/testing/update_ranks.h"
-#include "trainer_bridge/weight_cast.h"
 
 namespace rollcast {
 namespace {
@@ -147,7 +147,7 @@ TEST(WeightSync, FloatTensorsAreCastOnTheWay) {
     for (size_t i = 0; i < n; ++i) values[i] = 0.001f * static_cast<float>(i) - 0.37f;
     std::vector<std::byte> f32(n * 4), wire(entry.bytes);
     std::memcpy(f32.data(), values.data(), f32.size());
-    CastWeights(values.data(), DType::kF32, wire.data(), entry.dtype, n);
+    ASSERT_TRUE(ConvertFloats(values.data(), DType::kF32, wire.data(), entry.dtype, n));
     given.Add(entry.name, DType::kF32, entry.shape, f32);
     expected.Add(entry.name, entry.dtype, entry.shape, wire);
   }
