@@ -56,9 +56,13 @@ ModelRunner::ModelRunner(WeightStore& store, const RunnerLimits& limits)
 
   const size_t rows = limits.max_batched_tokens;
   allocate(activations_.hidden, rows * model.hidden_size);
-  allocate(activations_.q, rows * model.q_rows());
-  allocate(activations_.attention, rows * model.q_rows());
-  allocate(activations_.mlp, rows * model.intermediate_size);
+  const auto activation = [&](void*& pointer, size_t columns) {
+    owned_.push_back(backend_.Allocate(rows * columns * SizeOf(backend_.activation_dtype())));
+    pointer = owned_.back().data();
+  };
+  activation(activations_.q, model.q_rows());
+  activation(activations_.attention, model.q_rows());
+  activation(activations_.mlp, model.intermediate_size);
   allocate(position_, rows);
   allocate(row_slot_, rows);
   allocate(results_, max_samples_);
@@ -74,6 +78,17 @@ ModelRunner::ModelRunner(WeightStore& store, const RunnerLimits& limits)
                                                 model.hidden_size * sizeof(float)));
   hidden_mailbox_ = owned_.back().as<float>();
 
+  backend_.Reserve({.max_rows = limits.max_batched_tokens,
+                    .max_segments = limits.max_batched_tokens,
+                    .max_samples = max_samples_,
+                    .hidden_size = model.hidden_size,
+                    .intermediate_size = model.intermediate_size,
+                    .vocab_size = model.vocab_size,
+                    .num_heads = model.num_heads,
+                    .num_kv_heads = model.num_kv_heads,
+                    .head_dim = model.head_dim,
+                    .num_pages = limits.num_pages,
+                    .page_size = limits.page_size});
   if (limits_.capture) Capture();
 }
 

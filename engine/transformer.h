@@ -6,12 +6,13 @@
 
 namespace rollcast {
 
-/// Activations of one forward pass, at fixed addresses: [rows, ...] float32 each.
+/// Activations of one forward pass, at fixed addresses; all but the hidden state in the backend's
+/// activation_dtype().
 struct Activations {
-  float* hidden = nullptr;     // [rows, hidden_size]
-  float* q = nullptr;          // [rows, num_heads * head_dim]
-  float* attention = nullptr;  // [rows, num_heads * head_dim]
-  float* mlp = nullptr;        // [rows, intermediate_size]
+  float* hidden = nullptr;    // [rows, hidden_size]
+  void* q = nullptr;          // [rows, num_heads * head_dim]
+  void* attention = nullptr;  // [rows, num_heads * head_dim]
+  void* mlp = nullptr;        // [rows, intermediate_size]
 };
 
 /// Rotary tables of one model in device memory, [max_context, rotary_dim / 2] float32 each, with

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kernels/buffer.h"
@@ -52,8 +53,9 @@ struct SlotState {
   SlotSampling* sampling = nullptr;  // [num_slots]
 };
 
-/// Paged KV of all layers: layer l, page p, offset o, kv head h, element d of K is at
-/// k[(((l * num_pages + p) * page_size + o) * num_kv_heads + h) * head_dim + d]; V likewise.
+/// Paged KV of all layers: layer l, page p, kv head h, offset o, element d of K is at
+/// k[(((l * num_pages + p) * num_kv_heads + h) * page_size + o) * head_dim + d]; V likewise. So
+/// what one head reads of a page is contiguous.
 struct KvPages {
   void* k = nullptr;
   void* v = nullptr;
@@ -133,7 +135,7 @@ struct AttentionInputArgs {
   TensorView q_norm;    // [head_dim] or empty
   TensorView k_norm;
   RopeTable rope;
-  float* q;  // [num_rows, num_heads * head_dim] out
+  void* q;  // [num_rows, num_heads * head_dim] out, of activation_dtype()
 };
 
 struct AttentionArgs {
@@ -143,14 +145,14 @@ struct AttentionArgs {
   int layer;
   int num_heads;
   float scale;
-  int window;      // keys a query may see, itself included; 0 = all
-  const float* q;  // [num_rows, num_heads * head_dim]
-  float* out;      // same shape
+  int window;     // keys a query may see, itself included; 0 = all
+  const void* q;  // [num_rows, num_heads * head_dim] of activation_dtype()
+  void* out;      // same shape and type
 };
 
 struct ProjectAddArgs {
   const RaggedBatch* batch;
-  const float* x;  // [num_rows, k]
+  const void* x;  // [num_rows, k] of activation_dtype()
   int k;
   TensorView weight;  // [n, k]
   TensorView bias;    // [n] or empty
@@ -166,7 +168,7 @@ struct MlpInputArgs {
   TensorView gate_up;       // [2 * intermediate, hidden_size]: gate rows, then up rows
   TensorView gate_up_bias;  // [2 * intermediate] or empty
   int intermediate;
-  float* out;  // [num_rows, intermediate] silu(gate) * up
+  void* out;  // [num_rows, intermediate] silu(gate) * up, of activation_dtype()
 };
 
 struct HeadSampleArgs {
@@ -197,6 +199,14 @@ struct AdvanceArgs {
   const int32_t* mailbox_index;
 };
 
+/// The largest sizes that ops will be called with.
+struct OpLimits {
+  int max_rows = 0, max_segments = 0, max_samples = 0;
+  int hidden_size = 0, intermediate_size = 0, vocab_size = 0;
+  int num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  int num_pages = 0, page_size = 0;
+};
+
 /// Replays one recorded step. Thread-compatible.
 class CapturedGraph {
  public:
@@ -221,6 +231,11 @@ class Backend {
   virtual std::string name() const = 0;
   /// The dtype in which KV pages are kept.
   virtual DType kv_dtype() const = 0;
+  /// The dtype of what passes between the ops of a layer, but for the hidden state, which is
+  /// float32.
+  virtual DType activation_dtype() const = 0;
+  /// The dtype in which weights must be kept; empty: as the checkpoint has them.
+  virtual std::optional<DType> weight_dtype() const { return std::nullopt; }
 
   /// Uninitialised device memory, 256-byte aligned. Throws Error when there is too little.
   virtual Buffer Allocate(size_t bytes) = 0;
@@ -235,6 +250,9 @@ class Backend {
   /// Copies whole KV pages of every layer, `from[i]` to `to[i]` (host arrays).
   virtual void CopyPages(const KvPages& kv, const int32_t* from, const int32_t* to, int count) = 0;
 
+  /// Called once, before the first op and any capture: allocates all scratch memory that ops within
+  /// `limits` need.
+  virtual void Reserve(const OpLimits& limits) = 0;
   virtual void Embed(const EmbedArgs& args) = 0;
   virtual void AttentionInput(const AttentionInputArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
