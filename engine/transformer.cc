@@ -32,8 +32,11 @@ void Forward(const WeightStore& store, const RopeTables& rope, const RaggedBatch
              const SlotState& slots, const KvPages& kv, const Activations& act) {
   const ModelConfig& model = store.config();
   Backend& backend = store.backend();
-  backend.Embed(
-      {.batch = &batch, .slots = &slots, .table = store.embedding(), .hidden = act.hidden});
+  backend.Embed({.batch = &batch,
+                 .slots = &slots,
+                 .table = store.embedding(),
+                 .page_size = kv.page_size,
+                 .hidden = act.hidden});
   for (int l = 0; l < model.num_layers; ++l) {
     const LayerWeights& w = store.layer(l);
     const LayerConfig& layer = model.layers[l];

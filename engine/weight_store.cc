@@ -3,11 +3,11 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <memory>
 
 #include "engine/float_convert.h"
+#include "engine/random_weights.h"
 #include "engine/safetensors.h"
 
 namespace rollcast {
@@ -40,15 +40,6 @@ void ZeroGaps(Backend& backend, void* arena, const WeightManifest& manifest) {
 /// Tensors that checkpoints carry although a model does not need them.
 bool IsKnownExtra(std::string_view name) {
   return name.ends_with(".rotary_emb.inv_freq");  // older transformers saved the buffer
-}
-
-/// Uniform in [-1, 1), a pure function of its arguments (SplitMix64's mixing function).
-float Noise(uint64_t key, uint64_t index) {
-  uint64_t x = key + (index + 1) * 0x9e3779b97f4a7c15;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-  x = (x ^ x >> 27) * 0x94d049bb133111eb;
-  x ^= x >> 31;
-  return static_cast<float>(x >> 40) * 0x1p-23f - 1.0f;
 }
 
 }  // namespace
@@ -186,25 +177,13 @@ void WeightStore::FillRandom(uint64_t seed) {
   std::vector<float> values;
   std::vector<std::byte> stored;
   for (const ManifestEntry& entry : manifest_.entries()) {
-    // An untied copy of a tied head starts as the embedding, as LoadCheckpoint has it.
-    const std::string& name = config_.tied_head && entry.name == kHead ? kEmbedding : entry.name;
-    const bool is_norm = name.find("norm") != std::string::npos;
-    const bool is_matrix = entry.shape.rank() == 2;
-    // Rows of unit variance keep activations at their scale; what is added to the residual shrinks
-    // with depth, so that the sum stays finite however many layers there are.
-    float scale = is_matrix ? std::sqrt(3.0f / static_cast<float>(entry.shape[1])) : 0.1f;
-    if (name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight"))
-      scale /= std::sqrt(2.0f * static_cast<float>(config_.num_layers));
-    const uint64_t key = XXH3_64bits_withSeed(name.data(), name.size(), seed);
     const size_t count = static_cast<size_t>(entry.shape.NumElements());
     const size_t chunk = kChunkBytes / sizeof(float);
     for (size_t begin = 0; begin < count; begin += chunk) {
-      const size_t n = std::min(chunk, count - begin);
-      values.resize(n);
-      stored.resize(n * SizeOf(entry.dtype));
-      for (size_t i = 0; i < n; ++i)
-        values[i] = (is_norm ? 1.0f : 0.0f) + scale * Noise(key, begin + i);
-      RC_CHECK(ConvertFloats(values.data(), DType::kF32, stored.data(), entry.dtype, n),
+      values.resize(std::min(chunk, count - begin));
+      stored.resize(values.size() * SizeOf(entry.dtype));
+      RandomWeights(config_, entry, seed, static_cast<int64_t>(begin), values);
+      RC_CHECK(ConvertFloats(values.data(), DType::kF32, stored.data(), entry.dtype, values.size()),
                entry.name);
       backend_.Upload(At(live_.data(), entry.offset + begin * SizeOf(entry.dtype)), stored.data(),
                       stored.size());

@@ -78,7 +78,7 @@ struct RaggedBatch {
   const int32_t* segment_slot = nullptr;   // [num_segments] -1 = padding
   // A decode segment that needs a fresh page: Embed stores it in the slot's page table at the row's
   // position.
-  const int32_t* segment_new_page = nullptr;  // [num_segments] -1 = none
+  const int32_t* segment_new_page = nullptr;  // [num_segments] -1 = none; null = none anywhere
   const int32_t* row_token = nullptr;     // [num_rows] >= 0: this token; -1: the slot's last_token
   const int32_t* row_position = nullptr;  // [num_rows] absolute; ignored where row_token is -1
                                           // (then the position is the slot's length - 1)
@@ -108,7 +108,8 @@ struct SampleResult {
 struct EmbedArgs {
   const RaggedBatch* batch;
   const SlotState* slots;
-  TensorView table;  // [vocab, hidden]
+  TensorView table;   // [vocab, hidden]
+  int page_size = 0;  // of the KV pages; only read where there are new pages
   float scale = 1.0f;
   float* hidden;  // [num_rows, hidden] out
 };
@@ -196,7 +197,7 @@ struct AdvanceArgs {
   // *mailbox_index (device memory) picks the half.
   SampleResult* mailbox;
   int mailbox_stride;
-  const int32_t* mailbox_index;
+  const int32_t* mailbox_index;  // null: the first half
 };
 
 /// The largest sizes that ops will be called with.

@@ -9,30 +9,21 @@
 #include "engine/float_convert.h"
 #include "engine/safetensors.h"
 #include "tests/testing/expect_error.h"
+#include "tests/testing/golden.h"
 #include "tests/testing/memory_backend.h"
+#include "tests/testing/temporary_dir.h"
 
 namespace rollcast {
 namespace {
 
 using testing::ExpectError;
+using testing::GoldenDir;
 using testing::MemoryBackend;
 
-std::filesystem::path Golden(const std::string& name) {
-  return std::filesystem::path(ROLLCAST_TEST_DATA) / "golden" / name;
-}
-
-/// A fresh empty folder, removed at the end of the test.
 class WeightStoreTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = std::filesystem::temp_directory_path() /
-           StrCat("rollcast_weights_", ::testing::UnitTest::GetInstance()->random_seed(), "_",
-                  ::testing::UnitTest::GetInstance()->current_test_info()->name(), "_", getpid());
-    std::filesystem::create_directories(dir_);
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
-  std::filesystem::path dir_;
+  testing::TemporaryDir temporary_;
+  const std::filesystem::path& dir_ = temporary_.path();
   MemoryBackend backend_;
 };
 
@@ -125,25 +116,32 @@ TEST(WeightManifestTest, DigestIsStableAndSeesEveryField) {
 }
 
 TEST_F(WeightStoreTest, LoadsEveryGoldenCheckpoint) {
-  for (const char* name :
-       {"llama-untied", "llama3-rope-scaled", "qwen2-tied-bias", "qwen3-qknorm"}) {
+  const std::vector<std::string> names = testing::GoldenNames();
+  ASSERT_EQ(names.size(), 14u);
+  for (const std::string& name : names) {
     SCOPED_TRACE(name);
-    WeightStore store(ModelConfig::Load(Golden(name)), backend_);
-    store.LoadCheckpoint(Golden(name));
-    const Checkpoint checkpoint = Checkpoint::Open(Golden(name));
+    WeightStore store(ModelConfig::Load(GoldenDir(name)), backend_);
+    store.LoadCheckpoint(GoldenDir(name));
+    const Checkpoint checkpoint = Checkpoint::Open(GoldenDir(name));
     ASSERT_EQ(checkpoint.tensors().size(), store.manifest().entries().size());
     for (const ManifestEntry& entry : store.manifest().entries()) {
       const Checkpoint::Tensor* tensor = checkpoint.Find(entry.name);
       ASSERT_NE(tensor, nullptr) << entry.name;
+      ASSERT_EQ(tensor->dtype, entry.dtype) << entry.name;
       EXPECT_EQ(std::memcmp(store.Tensor(entry.name).data, tensor->bytes.data(), entry.bytes), 0)
           << entry.name;
     }
+    // What the goldens promise can only be kept with their prompts inside the vocabulary.
+    const std::vector<testing::GoldenPrompt> prompts = testing::ReadGolden(name);
+    ASSERT_GE(prompts.size(), 4u);
+    for (const testing::GoldenPrompt& prompt : prompts)
+      EXPECT_EQ(prompt.logits.size(), prompt.ids.size() * store.config().vocab_size);
   }
 }
 
 TEST_F(WeightStoreTest, LayerViewsCoverTheFusedBlocks) {
-  WeightStore store(ModelConfig::Load(Golden("qwen2-tied-bias")), backend_);
-  store.LoadCheckpoint(Golden("qwen2-tied-bias"));
+  WeightStore store(ModelConfig::Load(GoldenDir("qwen2-tied-bias")), backend_);
+  store.LoadCheckpoint(GoldenDir("qwen2-tied-bias"));
   const LayerWeights& w = store.layer(1);
   EXPECT_EQ(w.qkv.shape, (Shape{128, 64}));
   EXPECT_EQ(w.qkv.data, store.Tensor("model.layers.1.self_attn.q_proj.weight").data);
@@ -157,10 +155,10 @@ TEST_F(WeightStoreTest, LayerViewsCoverTheFusedBlocks) {
 }
 
 TEST_F(WeightStoreTest, UntiedHeadStartsAsTheEmbedding) {
-  ModelConfig config = ModelConfig::Load(Golden("qwen2-tied-bias"));
+  ModelConfig config = ModelConfig::Load(GoldenDir("qwen2-tied-bias"));
   config.untie_head = true;
   WeightStore store(config, backend_);
-  store.LoadCheckpoint(Golden("qwen2-tied-bias"));
+  store.LoadCheckpoint(GoldenDir("qwen2-tied-bias"));
   EXPECT_NE(store.head().data, store.embedding().data);
   EXPECT_EQ(std::memcmp(store.head().data, store.embedding().data, store.head().bytes()), 0);
 }

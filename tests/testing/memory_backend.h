@@ -14,6 +14,7 @@ class MemoryBackend : public Backend {
  public:
   std::string name() const override { return "memory"; }
   DType kv_dtype() const override { return DType::kF32; }
+  DType activation_dtype() const override { return DType::kF32; }
 
   Buffer Allocate(size_t bytes) override {
     const size_t rounded = (bytes + 255) / 256 * 256;
@@ -33,6 +34,7 @@ class MemoryBackend : public Backend {
     std::memcpy(host, device, bytes);
   }
   void CopyPages(const KvPages&, const int32_t*, const int32_t*, int) override { Refuse(); }
+  void Reserve(const OpLimits&) override { Refuse(); }
   void Embed(const EmbedArgs&) override { Refuse(); }
   void AttentionInput(const AttentionInputArgs&) override { Refuse(); }
   void Attention(const AttentionArgs&) override { Refuse(); }

@@ -1,0 +1,134 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "kernels/cpu/cpu_ops.h"
+
+namespace rollcast {
+
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+bool HasIsa(const std::string& isa) {
+  if (isa == "plain") return true;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  if (isa == "avx2") return avx2;
+  if (isa == "avx512")
+    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#endif
+  return false;
+}
+
+const cpu::IsaKernels& SelectIsa(const std::string& name) {
+  std::string isa = name;
+  if (isa == "auto") isa = HasIsa("avx512") ? "avx512" : HasIsa("avx2") ? "avx2" : "plain";
+  if (isa != "plain" && isa != "avx2" && isa != "avx512")
+    throw Error(StrCat("isa: expected auto, plain, avx2 or avx512, not \"", name, "\""));
+  if (!HasIsa(isa)) throw Error(StrCat("isa: this processor does not have ", isa));
+#if defined(__x86_64__)
+  if (isa == "avx512") return cpu::kAvx512Kernels;
+  if (isa == "avx2") return cpu::kAvx2Kernels;
+#endif
+  return cpu::kPlainKernels;
+}
+
+int NumThreads(int threads) {
+  if (threads < 0) throw Error(StrCat("threads: expected at least 0, not ", threads));
+  if (threads > 0) return threads;
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+class DoneEvent : public Event {
+ public:
+  void Wait() override {}
+};
+
+class StoredStep : public CapturedGraph {
+ public:
+  explicit StoredStep(std::function<void()> step) : step_(std::move(step)) {}
+  void Replay() override { step_(); }
+
+ private:
+  std::function<void()> step_;
+};
+
+class CpuBackend : public Backend {
+ public:
+  CpuBackend(const cpu::IsaKernels& isa, int threads) : context_(isa, threads) {}
+
+  std::string name() const override {
+    return StrCat("cpu (", context_.isa.name, ", ", context_.pool.num_threads(), " threads)");
+  }
+  DType kv_dtype() const override { return DType::kF32; }
+  DType activation_dtype() const override { return DType::kF32; }
+
+  Buffer Allocate(size_t bytes) override {
+    const size_t rounded = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+    void* data = rounded < bytes ? nullptr : std::aligned_alloc(kAlignment, rounded);
+    if (data == nullptr) throw Error(StrCat("cpu: no memory for ", bytes, " bytes"));
+    return Buffer(data, bytes, [](void* p, size_t) { std::free(p); });
+  }
+  Buffer AllocateHostVisible(size_t bytes) override { return Allocate(bytes); }
+
+  void Upload(void* device, const void* host, size_t bytes) override {
+    if (bytes > 0) std::memcpy(device, host, bytes);
+  }
+  void Copy(void* device_dst, const void* device_src, size_t bytes) override {
+    if (bytes > 0) std::memmove(device_dst, device_src, bytes);
+  }
+  void Download(void* host, const void* device, size_t bytes) override {
+    if (bytes > 0) std::memcpy(host, device, bytes);
+  }
+
+  void CopyPages(const KvPages& kv, const int32_t* from, const int32_t* to, int count) override {
+    const size_t page =
+        static_cast<size_t>(kv.page_size) * kv.num_kv_heads * kv.head_dim * SizeOf(kv.dtype);
+    for (int i = 0; i < count; ++i)
+      RC_CHECK(from[i] >= 0 && from[i] < kv.num_pages && to[i] >= 0 && to[i] < kv.num_pages,
+               "page ", from[i], " to ", to[i], " of ", kv.num_pages);
+    for (void* base : {kv.k, kv.v}) {
+      for (int layer = 0; layer < kv.num_layers; ++layer) {
+        char* pages = static_cast<char*>(base) + page * kv.num_pages * layer;
+        for (int i = 0; i < count; ++i)
+          if (from[i] != to[i]) std::memcpy(pages + page * to[i], pages + page * from[i], page);
+      }
+    }
+  }
+
+  void Reserve(const OpLimits&) override {}  // scratch grows as it is needed
+  void Embed(const EmbedArgs& args) override { cpu::Embed(context_, args); }
+  void AttentionInput(const AttentionInputArgs& args) override {
+    cpu::AttentionInput(context_, args);
+  }
+  void Attention(const AttentionArgs& args) override { cpu::Attention(context_, args); }
+  void ProjectAdd(const ProjectAddArgs& args) override { cpu::ProjectAdd(context_, args); }
+  void MlpInput(const MlpInputArgs& args) override { cpu::MlpInput(context_, args); }
+  void HeadSample(const HeadSampleArgs& args) override { cpu::HeadSample(context_, args); }
+  void Advance(const AdvanceArgs& args) override { cpu::Advance(context_, args); }
+
+  std::unique_ptr<CapturedGraph> Capture(std::function<void()> step) override {
+    return std::make_unique<StoredStep>(std::move(step));
+  }
+  std::unique_ptr<Event> Record() override { return std::make_unique<DoneEvent>(); }
+  void Synchronize() override {}
+
+ private:
+  cpu::CpuContext context_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeCpuBackend(const BackendOptions& options) {
+  return std::make_unique<CpuBackend>(SelectIsa(options.isa), NumThreads(options.threads));
+}
+
+}  // namespace rollcast
