@@ -1,6 +1,6 @@
-// One kernel for prefill and decode: a warp owns 16 rows, a row being one query head at one position, and runs the
-// same instructions over a slice whoever its neighbours are. The query heads that share a KV head are neighbouring
-// rows, so decode reads KV once a group.
+// One kernel for prefill and decode: a warp owns 16 rows, a row being one query head at one
+// position, and runs the same instructions over a slice whoever its neighbours are. The query heads
+// that share a KV head are neighbouring rows, so decode reads KV once a group.
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -26,9 +26,13 @@ struct Params {
 };
 
 __device__ __forceinline__ void CopyAsync(uint32_t shared, const void* global, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(bytes)
+               : "memory");
 }
-__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 template <int kPending>
 __device__ __forceinline__ void WaitCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -60,7 +64,8 @@ __device__ __forceinline__ float SumQuad(float v) {
 // What exponents are taken against: an empty maximum must not give inf - inf.
 __device__ __forceinline__ float Base(float max) { return max == -INFINITY ? 0.0f : max; }
 
-/// Two rows of a warp's tile (lane / 4 and that plus 8): running maximum (of scores times log2 e), sum and weighted V.
+/// Two rows of a warp's tile (lane / 4 and that plus 8): running maximum (of scores times log2 e),
+/// sum and weighted V.
 template <int kDim>
 struct State {
   float max[2], sum[2];
@@ -94,15 +99,16 @@ constexpr int kFragment = (kDim / 8 * 4 + 4) * 32;
 
 template <int kDim, int kWarps>
 struct Attend {
-  static constexpr int kPitch = kDim * 2 + 16;  // bytes of a row: eight rows of 16 bytes touch all banks
+  static constexpr int kPitch =
+      kDim * 2 + 16;  // bytes of a row: eight rows of 16 bytes touch all banks
   static constexpr int kTileBytes = kTile * kPitch;
   static constexpr int kSharedBytes = 4 * kTileBytes;  // K and V, two stages
 
   const Params& p;
   const uint32_t shared;
   int segment, kv_head, slot, rows, row0, group;
-  int first_row;       // flattened, of this warp
-  int position[2];     // of this thread's rows; -1 = no such row
+  int first_row;        // flattened, of this warp
+  int position[2];      // of this thread's rows; -1 = no such row
   int lowest, highest;  // positions of the CTA's rows
   uint32_t q[kDim / 16][4];
 
@@ -130,14 +136,16 @@ struct Attend {
       const int f = first_row + lane / 4 + 8 * h;
       const bool there = f < rows * group;
       position[h] = there ? start + f / group : -1;
-      const bf16* from = p.q + (static_cast<size_t>(row0 + (there ? f / group : 0)) * p.num_heads + kv_head * group +
-                                f % group) * kDim;
+      const bf16* from = p.q + (static_cast<size_t>(row0 + (there ? f / group : 0)) * p.num_heads +
+                                kv_head * group + f % group) *
+                                   kDim;
 #pragma unroll
       for (int kt = 0; kt < kDim / 16; ++kt)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
           q[kt][h + 2 * i] =
-              there ? *reinterpret_cast<const uint32_t*>(from + 16 * kt + 8 * i + 2 * (lane % 4)) : 0u;
+              there ? *reinterpret_cast<const uint32_t*>(from + 16 * kt + 8 * i + 2 * (lane % 4))
+                    : 0u;
     }
     return true;
   }
@@ -151,8 +159,11 @@ struct Attend {
       const bool there = token <= highest;
       size_t at = 0;
       if (there)
-        at = ((static_cast<size_t>(pages[token / p.page_size]) * p.num_kv_heads + kv_head) * p.page_size +
-              token % p.page_size) * kDim + chunk * 8;
+        at = ((static_cast<size_t>(pages[token / p.page_size]) * p.num_kv_heads + kv_head) *
+                  p.page_size +
+              token % p.page_size) *
+                 kDim +
+             chunk * 8;
       const uint32_t place = to + row * kPitch + chunk * 16;
       CopyAsync(place, p.k + at, there ? 16 : 0);
       CopyAsync(place + kTileBytes, p.v + at, there ? 16 : 0);
@@ -172,7 +183,8 @@ struct Attend {
       for (int j = 0; j < kTile / 8; j += 2) {
         // Matrices: tokens 8j.., k lower; 8j.., k upper; 8j + 8.., lower; 8j + 8.., upper.
         uint32_t b[4];
-        LoadMatrix4(b, k + (8 * j + lane % 8 + lane / 16 * 8) * kPitch + (kt * 2 + lane / 8 % 2) * 16);
+        LoadMatrix4(b,
+                    k + (8 * j + lane % 8 + lane / 16 * 8) * kPitch + (kt * 2 + lane / 8 % 2) * 16);
         const uint32_t b0[2] = {b[0], b[1]}, b1[2] = {b[2], b[3]};
         Mma(s[j], q[kt], b0);
         Mma(s[j + 1], q[kt], b1);
@@ -186,7 +198,8 @@ struct Attend {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int token = tile * kTile + 8 * j + 2 * (lane % 4) + i;
-          const bool seen = token <= position[h] && (p.window == 0 || token > position[h] - p.window);
+          const bool seen =
+              token <= position[h] && (p.window == 0 || token > position[h] - p.window);
           float& x = s[j][2 * h + i];
           x = seen ? __fmul_rn(x, p.scale_log2) : -INFINITY;
           top = fmaxf(top, x);
@@ -213,7 +226,8 @@ struct Attend {
 #pragma unroll
     for (int kt = 0; kt < kTile / 16; ++kt) {
       const uint32_t a[4] = {Pack(s[2 * kt][0], s[2 * kt][1]), Pack(s[2 * kt][2], s[2 * kt][3]),
-                             Pack(s[2 * kt + 1][0], s[2 * kt + 1][1]), Pack(s[2 * kt + 1][2], s[2 * kt + 1][3])};
+                             Pack(s[2 * kt + 1][0], s[2 * kt + 1][1]),
+                             Pack(s[2 * kt + 1][2], s[2 * kt + 1][3])};
 #pragma unroll
       for (int n = 0; n < kDim / 8; n += 2) {
         // Matrices: tokens lower and upper half of the 16, columns 8n..; then columns 8n + 8...
@@ -263,7 +277,9 @@ struct Attend {
     for (int h = 0; h < 2; ++h) {
       if (position[h] < 0) continue;
       const int f = first_row + lane / 4 + 8 * h;
-      bf16* to = p.out + (static_cast<size_t>(row0 + f / group) * p.num_heads + kv_head * group + f % group) * kDim;
+      bf16* to = p.out + (static_cast<size_t>(row0 + f / group) * p.num_heads + kv_head * group +
+                          f % group) *
+                             kDim;
       const float inverse = 1.0f / total.sum[h];
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n)
@@ -338,7 +354,8 @@ __global__ void __launch_bounds__(32)
     __threadfence();
     __syncwarp();
     int last = 0;
-    if (lane == 0) last = atomicAdd(scratch.arrived + what.x * p.num_kv_heads + head, 1) == slices - 1;
+    if (lane == 0)
+      last = atomicAdd(scratch.arrived + what.x * p.num_kv_heads + head, 1) == slices - 1;
     last = __shfl_sync(~0u, last, 0);
     if (!last) continue;
     __threadfence();
@@ -363,31 +380,40 @@ __global__ void __launch_bounds__(32)
 }
 
 template <int kDim>
-void Launch(const AttentionArgs& a, const Params& p, const AttentionWork& work, const AttentionScratch& scratch,
-            bool split, int ctas, bool pdl, cudaStream_t stream) {
+void Launch(const AttentionArgs& a, const Params& p, const AttentionWork& work,
+            const AttentionScratch& scratch, bool split, int ctas, bool pdl, cudaStream_t stream) {
   using Decode = Attend<kDim, 1>;
   using Prefill = Attend<kDim, 4>;
   static const bool raised = [] {
     RC_CUDA(cudaFuncSetAttribute(AttentionSplit<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  Decode::kSharedBytes));
-    RC_CUDA(cudaFuncSetAttribute(AttentionWhole<kDim, 1>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    RC_CUDA(cudaFuncSetAttribute(AttentionWhole<kDim, 1>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  Decode::kSharedBytes));
-    RC_CUDA(cudaFuncSetAttribute(AttentionWhole<kDim, 4>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    RC_CUDA(cudaFuncSetAttribute(AttentionWhole<kDim, 4>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  Prefill::kSharedBytes));
     return true;
   }();
   (void)raised;
   const int group = a.num_heads / a.kv->num_kv_heads;
   if (split) {
-    LaunchKernel({.grid = dim3(ctas), .block = dim3(32), .shared_bytes = Decode::kSharedBytes, .pdl = pdl,
+    LaunchKernel({.grid = dim3(ctas),
+                  .block = dim3(32),
+                  .shared_bytes = Decode::kSharedBytes,
+                  .pdl = pdl,
                   .stream = stream},
                  AttentionSplit<kDim>, p, work, scratch);
     return;
   }
   const int rows = a.batch->max_segment_rows * group;
   const int warps = rows <= 16 ? 1 : 4;
-  const dim3 grid((rows + 16 * warps - 1) / (16 * warps), a.kv->num_kv_heads, a.batch->num_segments);
-  const LaunchShape shape{.grid = grid, .block = dim3(warps * 32), .shared_bytes = Decode::kSharedBytes, .pdl = pdl,
+  const dim3 grid((rows + 16 * warps - 1) / (16 * warps), a.kv->num_kv_heads,
+                  a.batch->num_segments);
+  const LaunchShape shape{.grid = grid,
+                          .block = dim3(warps * 32),
+                          .shared_bytes = Decode::kSharedBytes,
+                          .pdl = pdl,
                           .stream = stream};
   if (warps == 1)
     LaunchKernel(shape, AttentionWhole<kDim, 1>, p);
@@ -407,13 +433,14 @@ bool AttentionSupports(int head_dim) {
   return false;
 }
 
-void LaunchAttention(const AttentionArgs& a, const AttentionWork& work, const AttentionScratch& scratch, bool split,
-                     int ctas, bool pdl, cudaStream_t stream) {
+void LaunchAttention(const AttentionArgs& a, const AttentionWork& work,
+                     const AttentionScratch& scratch, bool split, int ctas, bool pdl,
+                     cudaStream_t stream) {
   Params p{};
   p.batch = *a.batch;
   p.slots = *a.slots;
-  const size_t layer = static_cast<size_t>(a.layer) * a.kv->num_pages * a.kv->page_size * a.kv->num_kv_heads *
-                       a.kv->head_dim;
+  const size_t layer = static_cast<size_t>(a.layer) * a.kv->num_pages * a.kv->page_size *
+                       a.kv->num_kv_heads * a.kv->head_dim;
   p.k = static_cast<const bf16*>(a.kv->k) + layer;
   p.v = static_cast<const bf16*>(a.kv->v) + layer;
   p.page_size = a.kv->page_size;
@@ -424,14 +451,22 @@ void LaunchAttention(const AttentionArgs& a, const AttentionWork& work, const At
   p.q = static_cast<const bf16*>(a.q);
   p.out = static_cast<bf16*>(a.out);
   switch (a.kv->head_dim) {
-    case 16: return Launch<16>(a, p, work, scratch, split, ctas, pdl, stream);
-    case 32: return Launch<32>(a, p, work, scratch, split, ctas, pdl, stream);
-    case 48: return Launch<48>(a, p, work, scratch, split, ctas, pdl, stream);
-    case 64: return Launch<64>(a, p, work, scratch, split, ctas, pdl, stream);
-    case 80: return Launch<80>(a, p, work, scratch, split, ctas, pdl, stream);
-    case 96: return Launch<96>(a, p, work, scratch, split, ctas, pdl, stream);
-    case 128: return Launch<128>(a, p, work, scratch, split, ctas, pdl, stream);
-    case 256: return Launch<256>(a, p, work, scratch, split, ctas, pdl, stream);
+    case 16:
+      return Launch<16>(a, p, work, scratch, split, ctas, pdl, stream);
+    case 32:
+      return Launch<32>(a, p, work, scratch, split, ctas, pdl, stream);
+    case 48:
+      return Launch<48>(a, p, work, scratch, split, ctas, pdl, stream);
+    case 64:
+      return Launch<64>(a, p, work, scratch, split, ctas, pdl, stream);
+    case 80:
+      return Launch<80>(a, p, work, scratch, split, ctas, pdl, stream);
+    case 96:
+      return Launch<96>(a, p, work, scratch, split, ctas, pdl, stream);
+    case 128:
+      return Launch<128>(a, p, work, scratch, split, ctas, pdl, stream);
+    case 256:
+      return Launch<256>(a, p, work, scratch, split, ctas, pdl, stream);
   }
   RC_CHECK(false, "head_dim ", a.kv->head_dim);
 }

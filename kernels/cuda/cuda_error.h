@@ -15,10 +15,11 @@ class CudaError : public Error {
 
 inline void CheckCuda(cudaError_t status, const char* expression, const char* file, int line) {
   if (status == cudaSuccess) return;
-  throw CudaError(StrCat(expression, ": ", cudaGetErrorName(status), " (", cudaGetErrorString(status), ") at ", file,
-                         ":", line));
+  throw CudaError(StrCat(expression, ": ", cudaGetErrorName(status), " (",
+                         cudaGetErrorString(status), ") at ", file, ":", line));
 }
 
 }  // namespace rollcast::cuda
 
-#define RC_CUDA(expression) ::rollcast::cuda::CheckCuda((expression), #expression, __FILE__, __LINE__)
+#define RC_CUDA(expression) \
+  ::rollcast::cuda::CheckCuda((expression), #expression, __FILE__, __LINE__)

@@ -12,7 +12,8 @@ struct LaunchShape {
   dim3 block;
   size_t shared_bytes = 0;
   int cluster = 1;   // CTAs of a cluster, along x
-  bool pdl = false;  // may start while the kernel before it runs; the kernel must wait before it reads its results
+  bool pdl = false;  // may start while the kernel before it runs; the kernel must wait before it
+                     // reads its results
   cudaStream_t stream = nullptr;
 };
 

@@ -1,7 +1,9 @@
-// Products through wgmma: weights as the 64-row operand, tokens as the N side, both brought by tensor copies.
+// Products through wgmma: weights as the 64-row operand, tokens as the N side, both brought by
+// tensor copies.
 //
-// A CTA owns `warpgroups` * 64 rows of w and one tile of tokens; a cluster of `split` CTAs shares the slices of K.
-// The producer warp asks for the weights of all free stages before it waits for the kernel that makes the tokens.
+// A CTA owns `warpgroups` * 64 rows of w and one tile of tokens; a cluster of `split` CTAs shares
+// the slices of K. The producer warp asks for the weights of all free stages before it waits for
+// the kernel that makes the tokens.
 #include <cstdio>
 
 #include "kernels/cuda/launch.cuh"
@@ -13,7 +15,7 @@ namespace rollcast::cuda {
 
 namespace {
 
-constexpr int kChunk = 64;             // k of a stage: 128 bytes, the width of the swizzle
+constexpr int kChunk = 64;  // k of a stage: 128 bytes, the width of the swizzle
 constexpr int kRowBytes = kChunk * 2;
 
 struct Shape {
@@ -30,21 +32,24 @@ struct Finish {
     float* out = p.out + static_cast<size_t>(t) * p.N + n;
     *out = kEpilogue == Epilogue::kAdd ? *out + value : value;
   }
-  static __device__ __forceinline__ void Pair(const LinearParams& p, int n, int t, float gate, float up) {
+  static __device__ __forceinline__ void Pair(const LinearParams& p, int n, int t, float gate,
+                                              float up) {
     const int half = p.N / 2;
     if (n >= half || t >= p.rows) return;
     if (p.bias != nullptr) {
       gate += __bfloat162float(p.bias[n]);
       up += __bfloat162float(p.bias[half + n]);
     }
-    p.gated[static_cast<size_t>(t) * half + n] = __float2bfloat16(gate / (1.0f + __expf(-gate)) * up);
+    p.gated[static_cast<size_t>(t) * half + n] =
+        __float2bfloat16(gate / (1.0f + __expf(-gate)) * up);
   }
 };
 
 template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
 __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
-    LinearWgmma(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
-                const LinearParams p, const Shape shape) {
+    LinearWgmma(const __grid_constant__ CUtensorMap w_map,
+                const __grid_constant__ CUtensorMap x_map, const LinearParams p,
+                const Shape shape) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kRows = kWarpgroups * 64;
   constexpr int kWBytes = kRows * kRowBytes, kXBytes = kTokens * kRowBytes;
@@ -54,9 +59,11 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
   extern __shared__ __align__(1024) unsigned char shared[];
   const int stages = shape.stages, split = shape.split;
   const uint32_t ring = SharedAddress(shared);
-  float* const folds = reinterpret_cast<float*>(shared + stages * kStageBytes);  // [slice, kRows / split, kTokens]
+  float* const folds =
+      reinterpret_cast<float*>(shared + stages * kStageBytes);  // [slice, kRows / split, kTokens]
   const int rows_here = kRows / split;
-  const uint32_t bars = ring + stages * kStageBytes + (split > 1 ? kSlices * rows_here * kTokens * 4 : 0);
+  const uint32_t bars =
+      ring + stages * kStageBytes + (split > 1 ? kSlices * rows_here * kTokens * 4 : 0);
   const auto full = [&](int s) { return bars + s * 8; };
   const auto empty = [&](int s) { return bars + (stages + s) * 8; };
 
@@ -92,7 +99,8 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
       };
       const auto load_x = [&](int c) {
         const int s = c % stages;
-        TensorLoad2(ring + s * kStageBytes + kWBytes, &x_map, full(s), g_begin * 16 + c * kChunk, t0);
+        TensorLoad2(ring + s * kStageBytes + kWBytes, &x_map, full(s), g_begin * 16 + c * kChunk,
+                    t0);
       };
       const int early = min(stages, chunks);
       for (int c = 0; c < early; ++c) load_w(c);
@@ -136,15 +144,18 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int m = m0 + 8 * half;
-      const uint32_t to = MapShared(SharedAddress(folds + (slice * rows_here + m % rows_here) * kTokens), m / rows_here);
+      const uint32_t to = MapShared(
+          SharedAddress(folds + (slice * rows_here + m % rows_here) * kTokens), m / rows_here);
 #pragma unroll
       for (int j = 0; j < kTokens / 8; ++j)
-        StoreCluster(to + (8 * j + 2 * (lane % 4)) * 4, acc[4 * j + 2 * half], acc[4 * j + 2 * half + 1]);
+        StoreCluster(to + (8 * j + 2 * (lane % 4)) * 4, acc[4 * j + 2 * half],
+                     acc[4 * j + 2 * half + 1]);
     }
   };
 
   int g = g_begin;
-  while (g == slice_end && slice + 1 < first_slice + slices) {  // a slice without a group: K under 128
+  while (g == slice_end &&
+         slice + 1 < first_slice + slices) {  // a slice without a group: K under 128
     fold();
     slice_end = SliceBegin(++slice + 1, p.K);
   }
@@ -194,7 +205,8 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
       for (int j = 0; j < kTokens / 8; ++j)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          F::One(p, tile * kRows + m0 + 8 * (i / 2), t0 + 8 * j + 2 * (lane % 4) + i % 2, sum[4 * j + i]);
+          F::One(p, tile * kRows + m0 + 8 * (i / 2), t0 + 8 * j + 2 * (lane % 4) + i % 2,
+                 sum[4 * j + i]);
     }
     return;
   }
@@ -211,7 +223,8 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
   if constexpr (kEpilogue == Epilogue::kGated) {
     for (int i = threadIdx.x; i < rows_here / 2 * kTokens; i += kThreads) {
       const int t = i / (rows_here / 2), r = i % (rows_here / 2), m = r / 8 * 16 + r % 8;
-      F::Pair(p, tile * (kRows / 2) + rank * (rows_here / 2) + r, t0 + t, folded(m, t), folded(m + 8, t));
+      F::Pair(p, tile * (kRows / 2) + rank * (rows_here / 2) + r, t0 + t, folded(m, t),
+              folded(m + 8, t));
     }
   } else {
     for (int i = threadIdx.x; i < rows_here * kTokens; i += kThreads) {
@@ -223,8 +236,8 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
 }
 
 template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
-void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap& w_map, const CUtensorMap& x_map,
-            bool pdl, cudaStream_t stream) {
+void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap& w_map,
+            const CUtensorMap& x_map, bool pdl, cudaStream_t stream) {
   constexpr int kRows = kWarpgroups * 64, kStageBytes = (kRows + kTokens) * kRowBytes;
   const int split = tiling.split;
   const int fold_bytes = split > 1 ? kSlices * (kRows / split) * kTokens * 4 : 0;
@@ -241,14 +254,18 @@ void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap
   }();
   (void)raised;
   const dim3 grid((p.N + kRows - 1) / kRows * split, (p.rows + kTokens - 1) / kTokens);
-  LaunchKernel({.grid = grid, .block = dim3(kWarpgroups * 128 + 32), .shared_bytes = static_cast<size_t>(bytes),
-                .cluster = split, .pdl = pdl, .stream = stream},
+  LaunchKernel({.grid = grid,
+                .block = dim3(kWarpgroups * 128 + 32),
+                .shared_bytes = static_cast<size_t>(bytes),
+                .cluster = split,
+                .pdl = pdl,
+                .stream = stream},
                kernel, w_map, x_map, p, Shape{stages, split});
 }
 
 template <Epilogue kEpilogue>
-void Dispatch(const LinearParams& p, const LinearTiling& t, const CUtensorMap& w_map, const CUtensorMap& x_map,
-              bool pdl, cudaStream_t stream) {
+void Dispatch(const LinearParams& p, const LinearTiling& t, const CUtensorMap& w_map,
+              const CUtensorMap& x_map, bool pdl, cudaStream_t stream) {
   if (t.token_tile == 8) return Launch<8, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
   if (t.token_tile == 16) return Launch<16, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
   if (t.token_tile == 32) return Launch<32, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
@@ -263,16 +280,20 @@ LinearTiling ChooseTiling(int rows, int N, int K, Epilogue epilogue) {
   t.token_tile = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
   t.warpgroups = t.token_tile == 128 ? 2 : 1;
   t.split = 1;
-  // Enough CTAs to keep every multiprocessor's loads in flight; a 128-token tile has no room for the folds.
+  // Enough CTAs to keep every multiprocessor's loads in flight; a 128-token tile has no room for
+  // the folds.
   const int tiles = (N + 63) / 64;
   const int most = epilogue == Epilogue::kGated ? 4 : 8;
   if (t.token_tile < 128)
-    while (t.split < most && tiles * t.split < 264 && SliceBegin(kSlices, K) / t.split >= 2 * kSlices / 2) t.split *= 2;
+    while (t.split < most && tiles * t.split < 264 &&
+           SliceBegin(kSlices, K) / t.split >= 2 * kSlices / 2)
+      t.split *= 2;
   return t;
 }
 
-void LaunchLinearWgmma(const LinearParams& p, const LinearTiling& tiling, Epilogue epilogue, const CUtensorMap& w_map,
-                       const CUtensorMap& x_map, bool pdl, cudaStream_t stream) {
+void LaunchLinearWgmma(const LinearParams& p, const LinearTiling& tiling, Epilogue epilogue,
+                       const CUtensorMap& w_map, const CUtensorMap& x_map, bool pdl,
+                       cudaStream_t stream) {
   switch (epilogue) {
     case Epilogue::kStore:
       return Dispatch<Epilogue::kStore>(p, tiling, w_map, x_map, pdl, stream);

@@ -37,8 +37,9 @@ __device__ Resolved Resolve(const RaggedBatch& b, const SlotState& slots, int ro
 }
 
 // One CTA a row; the CTA after the last row makes the attention work list.
-__global__ void Embed(const RaggedBatch b, const SlotState slots, const bf16* table, int hidden_size, float scale,
-                      int page_size, AttentionWork work, float* hidden) {
+__global__ void Embed(const RaggedBatch b, const SlotState slots, const bf16* table,
+                      int hidden_size, float scale, int page_size, AttentionWork work,
+                      float* hidden) {
   LetDependentsLaunch();
   WaitForEarlierKernels();
   const int row = blockIdx.x;
@@ -65,7 +66,8 @@ __global__ void Embed(const RaggedBatch b, const SlotState slots, const bf16* ta
     b.slot[row] = r.slot;
     const int page = b.segment_new_page[segment];
     if (r.slot >= 0 && page >= 0)
-      slots.page_table[static_cast<size_t>(r.slot) * slots.max_pages + r.position / page_size] = page;
+      slots.page_table[static_cast<size_t>(r.slot) * slots.max_pages + r.position / page_size] =
+          page;
   }
   float* out = hidden + static_cast<size_t>(row) * hidden_size;
   if (r.slot < 0) {  // a row that nobody reads, but finite
@@ -73,7 +75,8 @@ __global__ void Embed(const RaggedBatch b, const SlotState slots, const bf16* ta
     return;
   }
   const bf16* in = table + static_cast<size_t>(r.token) * hidden_size;
-  for (int i = threadIdx.x; i < hidden_size; i += blockDim.x) out[i] = __bfloat162float(in[i]) * scale;
+  for (int i = threadIdx.x; i < hidden_size; i += blockDim.x)
+    out[i] = __bfloat162float(in[i]) * scale;
 }
 
 // Sum over the CTA in a fixed order; `scratch` has a float a warp.
@@ -90,7 +93,8 @@ __device__ float SumCta(float v, float* scratch) {
 constexpr int kNormThreads = 256;
 
 __global__ void __launch_bounds__(kNormThreads)
-    Norm(const float* hidden, const int32_t* rows, int hidden_size, const bf16* norm, float eps, bf16* out) {
+    Norm(const float* hidden, const int32_t* rows, int hidden_size, const bf16* norm, float eps,
+         bf16* out) {
   __shared__ float scratch[kNormThreads / 32];
   LetDependentsLaunch();
   WaitForEarlierKernels();
@@ -99,24 +103,27 @@ __global__ void __launch_bounds__(kNormThreads)
   const float* in = hidden + static_cast<size_t>(row) * hidden_size;
   bf16* to = out + static_cast<size_t>(blockIdx.x) * hidden_size;
   float squares = 0;
-  for (int i = threadIdx.x; i < hidden_size; i += kNormThreads) squares = __fmaf_rn(in[i], in[i], squares);
+  for (int i = threadIdx.x; i < hidden_size; i += kNormThreads)
+    squares = __fmaf_rn(in[i], in[i], squares);
   const float scale = rsqrtf(SumCta(squares, scratch) / hidden_size + eps);
   for (int i = threadIdx.x; i < hidden_size; i += kNormThreads)
     to[i] = __float2bfloat16(in[i] * scale * __bfloat162float(norm[i]));
 }
 
-__global__ void GatherHidden(const float* hidden, const int32_t* rows, int hidden_size, float* out) {
+__global__ void GatherHidden(const float* hidden, const int32_t* rows, int hidden_size,
+                             float* out) {
   LetDependentsLaunch();
   WaitForEarlierKernels();
   const int row = rows[blockIdx.x];
   if (row < 0) return;
   for (int i = threadIdx.x; i < hidden_size; i += blockDim.x)
-    out[static_cast<size_t>(blockIdx.x) * hidden_size + i] = hidden[static_cast<size_t>(row) * hidden_size + i];
+    out[static_cast<size_t>(blockIdx.x) * hidden_size + i] =
+        hidden[static_cast<size_t>(row) * hidden_size + i];
 }
 
 // One warp a (row, head): q heads, then k heads, then v heads. head_dim at most 256.
-__global__ void Rope(const AttentionInputArgs a, const RaggedBatch b, const SlotState slots, const KvPages kv,
-                     const float* qkv) {
+__global__ void Rope(const AttentionInputArgs a, const RaggedBatch b, const SlotState slots,
+                     const KvPages kv, const float* qkv) {
   LetDependentsLaunch();
   WaitForEarlierKernels();
   const int heads = a.num_heads + 2 * a.num_kv_heads, lane = threadIdx.x % 32;
@@ -127,7 +134,8 @@ __global__ void Rope(const AttentionInputArgs a, const RaggedBatch b, const Slot
   if (position < 0) {  // q of an inactive row stays finite
     if (head < a.num_heads)
       for (int i = lane; i < d; i += 32)
-        static_cast<bf16*>(a.q)[(static_cast<size_t>(row) * a.num_heads + head) * d + i] = __float2bfloat16(0.0f);
+        static_cast<bf16*>(a.q)[(static_cast<size_t>(row) * a.num_heads + head) * d + i] =
+            __float2bfloat16(0.0f);
     return;
   }
   const float* in = qkv + (static_cast<size_t>(row) * heads + head) * d;
@@ -143,15 +151,21 @@ __global__ void Rope(const AttentionInputArgs a, const RaggedBatch b, const Slot
     scale = rsqrtf(squares / d + a.rms_eps);
     weight = static_cast<const bf16*>(norm.data);
   }
-  const auto value = [&](int i) { return weight == nullptr ? in[i] : in[i] * scale * __bfloat162float(weight[i]); };
+  const auto value = [&](int i) {
+    return weight == nullptr ? in[i] : in[i] * scale * __bfloat162float(weight[i]);
+  };
   bf16* out;
   if (is_q) {
     out = static_cast<bf16*>(a.q) + (static_cast<size_t>(row) * a.num_heads + head) * d;
   } else {
-    const int page = slots.page_table[static_cast<size_t>(b.slot[row]) * slots.max_pages + position / kv.page_size];
+    const int page = slots.page_table[static_cast<size_t>(b.slot[row]) * slots.max_pages +
+                                      position / kv.page_size];
     const int kv_head = is_v ? head - a.num_heads - a.num_kv_heads : head - a.num_heads;
-    const size_t at = (((static_cast<size_t>(a.layer) * kv.num_pages + page) * kv.num_kv_heads + kv_head) *
-                           kv.page_size + position % kv.page_size) * d;
+    const size_t at =
+        (((static_cast<size_t>(a.layer) * kv.num_pages + page) * kv.num_kv_heads + kv_head) *
+             kv.page_size +
+         position % kv.page_size) *
+        d;
     out = static_cast<bf16*>(is_v ? kv.v : kv.k) + at;
   }
   const int half = is_v ? 0 : a.rope.rotary_dim / 2;
@@ -165,8 +179,8 @@ __global__ void Rope(const AttentionInputArgs a, const RaggedBatch b, const Slot
   for (int i = 2 * half + lane; i < d; i += 32) out[i] = __float2bfloat16(value(i));
 }
 
-__global__ void Advance(const RaggedBatch b, const SlotState slots, SampleResult* results, SampleResult* mailbox,
-                        int stride, const int32_t* index) {
+__global__ void Advance(const RaggedBatch b, const SlotState slots, SampleResult* results,
+                        SampleResult* mailbox, int stride, const int32_t* index) {
   LetDependentsLaunch();
   WaitForEarlierKernels();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -176,12 +190,14 @@ __global__ void Advance(const RaggedBatch b, const SlotState slots, SampleResult
   if (r.valid && b.sample_forced[i] < 0) {
     const int slot = b.sample_slot[i];
     const SlotSampling& p = slots.sampling[slot];
-    const int length = b.position[b.sample_row[i]] + 2;  // the row's token and those before it, and the new one
+    const int length =
+        b.position[b.sample_row[i]] + 2;  // the row's token and those before it, and the new one
     slots.last_token[slot] = r.token;
     slots.length[slot] = length;
     slots.history[static_cast<size_t>(slot) * slots.max_context + length - 1] = r.token;
     r.stopped = length >= p.max_length;
-    for (int s = 0; s < p.num_stop_ids; ++s) r.stopped |= length > p.min_length && r.token == p.stop_ids[s];
+    for (int s = 0; s < p.num_stop_ids; ++s)
+      r.stopped |= length > p.min_length && r.token == p.stop_ids[s];
     slots.stopped[slot] = r.stopped;
   }
   results[i] = r;
@@ -200,42 +216,49 @@ __global__ void CopyPages(const KvPages kv, const int2* pairs, size_t chunks) {
 
 }  // namespace
 
-void LaunchEmbed(const EmbedArgs& a, int page_size, const AttentionWork& work, bool pdl, cudaStream_t stream) {
-  LaunchKernel({.grid = dim3(a.batch->num_rows + 1), .block = dim3(256), .pdl = pdl, .stream = stream}, Embed,
-               *a.batch, *a.slots, static_cast<const bf16*>(a.table.data), static_cast<int>(a.table.shape[1]), a.scale,
-               page_size, work, a.hidden);
+void LaunchEmbed(const EmbedArgs& a, int page_size, const AttentionWork& work, bool pdl,
+                 cudaStream_t stream) {
+  LaunchKernel(
+      {.grid = dim3(a.batch->num_rows + 1), .block = dim3(256), .pdl = pdl, .stream = stream},
+      Embed, *a.batch, *a.slots, static_cast<const bf16*>(a.table.data),
+      static_cast<int>(a.table.shape[1]), a.scale, page_size, work, a.hidden);
 }
 
-void LaunchNorm(const float* hidden, const int32_t* rows, int count, int hidden_size, const bf16* norm, float eps,
-                bf16* out, bool pdl, cudaStream_t stream) {
-  LaunchKernel({.grid = dim3(count), .block = dim3(kNormThreads), .pdl = pdl, .stream = stream}, Norm, hidden, rows,
-               hidden_size, norm, eps, out);
+void LaunchNorm(const float* hidden, const int32_t* rows, int count, int hidden_size,
+                const bf16* norm, float eps, bf16* out, bool pdl, cudaStream_t stream) {
+  LaunchKernel({.grid = dim3(count), .block = dim3(kNormThreads), .pdl = pdl, .stream = stream},
+               Norm, hidden, rows, hidden_size, norm, eps, out);
 }
 
-void LaunchGatherHidden(const float* hidden, const int32_t* rows, int count, int hidden_size, float* out, bool pdl,
-                        cudaStream_t stream) {
-  LaunchKernel({.grid = dim3(count), .block = dim3(256), .pdl = pdl, .stream = stream}, GatherHidden, hidden, rows,
-               hidden_size, out);
+void LaunchGatherHidden(const float* hidden, const int32_t* rows, int count, int hidden_size,
+                        float* out, bool pdl, cudaStream_t stream) {
+  LaunchKernel({.grid = dim3(count), .block = dim3(256), .pdl = pdl, .stream = stream},
+               GatherHidden, hidden, rows, hidden_size, out);
 }
 
 void LaunchRope(const AttentionInputArgs& a, const float* qkv, bool pdl, cudaStream_t stream) {
   constexpr int kWarps = 4;
   const int items = a.batch->num_rows * (a.num_heads + 2 * a.num_kv_heads);
-  LaunchKernel({.grid = dim3((items + kWarps - 1) / kWarps), .block = dim3(kWarps * 32), .pdl = pdl, .stream = stream},
+  LaunchKernel({.grid = dim3((items + kWarps - 1) / kWarps),
+                .block = dim3(kWarps * 32),
+                .pdl = pdl,
+                .stream = stream},
                Rope, a, *a.batch, *a.slots, *a.kv, qkv);
 }
 
 void LaunchAdvance(const AdvanceArgs& a, bool pdl, cudaStream_t stream) {
   constexpr int kThreads = 128;
-  LaunchKernel({.grid = dim3((a.batch->num_samples + kThreads - 1) / kThreads), .block = dim3(kThreads), .pdl = pdl,
+  LaunchKernel({.grid = dim3((a.batch->num_samples + kThreads - 1) / kThreads),
+                .block = dim3(kThreads),
+                .pdl = pdl,
                 .stream = stream},
                Advance, *a.batch, *a.slots, a.result, a.mailbox, a.mailbox_stride, a.mailbox_index);
 }
 
 void LaunchCopyPages(const KvPages& kv, const int2* pairs, int count, cudaStream_t stream) {
   const size_t bytes = static_cast<size_t>(kv.page_size) * kv.num_kv_heads * kv.head_dim * 2;
-  LaunchKernel({.grid = dim3(count, kv.num_layers), .block = dim3(256), .stream = stream}, CopyPages, kv, pairs,
-               bytes / sizeof(uint4));
+  LaunchKernel({.grid = dim3(count, kv.num_layers), .block = dim3(256), .stream = stream},
+               CopyPages, kv, pairs, bytes / sizeof(uint4));
 }
 
 }  // namespace rollcast::cuda
