@@ -71,6 +71,7 @@ bool ConvertFloats(const void* from, DType from_dtype, void* to, DType to_dtype,
   RC_CHECK(IsWeightDType(from_dtype) && IsWeightDType(to_dtype), Name(from_dtype), " to ",
            Name(to_dtype));
   if (from_dtype == to_dtype) {
+    if (count == 0) return true;  // memcpy must not see the null of an empty range
     std::memcpy(to, from, count * SizeOf(to_dtype));
     return true;
   }
