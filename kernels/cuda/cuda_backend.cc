@@ -188,6 +188,7 @@ class CudaBackend : public Backend {
     Use();
     LinearParams p = Params(a.x, a.batch->num_rows, a.weight, a.bias, a.k);
     p.out = a.hidden;
+    p.slot = a.batch->slot;
     Linear(p, Epilogue::kAdd);
   }
 
@@ -197,6 +198,7 @@ class CudaBackend : public Backend {
     LinearParams p =
         Params(normed_.data(), a.batch->num_rows, a.gate_up, a.gate_up_bias, a.hidden_size);
     p.gated = static_cast<bf16*>(a.out);
+    p.slot = a.batch->slot;
     Linear(p, Epilogue::kGated);
   }
 

@@ -23,6 +23,8 @@ struct LinearParams {
   const __nv_bfloat16* bias = nullptr;  // [N] or null
   float* out = nullptr;                 // kStore, kAdd: [rows, N]
   __nv_bfloat16* gated = nullptr;       // kGated: [rows, N / 2]
+  const int32_t* slot =
+      nullptr;  // [rows] -1 = an inactive row, which is not written; null: all are active
   int rows = 0;
   int N = 0;
   int K = 0;

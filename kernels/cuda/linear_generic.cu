@@ -56,7 +56,7 @@ __global__ void LinearGeneric(const LinearParams p) {
   }
   for (int i = 0; i < 4; ++i) {
     const int t = t0 + lane / 4 + 8 * (i / 2), n = n0 + 2 * (lane % 4) + i % 2;
-    if (t >= p.rows || n >= outputs) continue;
+    if (t >= p.rows || n >= outputs || (p.slot != nullptr && p.slot[t] < 0)) continue;
     float v = y[i];
     if (p.bias != nullptr) v += __bfloat162float(p.bias[n]);
     if constexpr (kEpilogue == Epilogue::kGated) {

@@ -23,11 +23,15 @@ struct Shape {
   int split;
 };
 
+__device__ __forceinline__ bool Inactive(const LinearParams& p, int t) {
+  return p.slot != nullptr && p.slot[t] < 0;
+}
+
 template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
 struct Finish {
   // `value` of weight row n (for kGated: gate and up of intermediate row n) and token t.
   static __device__ __forceinline__ void One(const LinearParams& p, int n, int t, float value) {
-    if (n >= p.N || t >= p.rows) return;
+    if (n >= p.N || t >= p.rows || Inactive(p, t)) return;
     if (p.bias != nullptr) value += __bfloat162float(p.bias[n]);
     float* out = p.out + static_cast<size_t>(t) * p.N + n;
     *out = kEpilogue == Epilogue::kAdd ? *out + value : value;
@@ -35,7 +39,7 @@ struct Finish {
   static __device__ __forceinline__ void Pair(const LinearParams& p, int n, int t, float gate,
                                               float up) {
     const int half = p.N / 2;
-    if (n >= half || t >= p.rows) return;
+    if (n >= half || t >= p.rows || Inactive(p, t)) return;
     if (p.bias != nullptr) {
       gate += __bfloat162float(p.bias[n]);
       up += __bfloat162float(p.bias[half + n]);
