@@ -1,1 +1,7 @@
-int main() { return 0; }
+#include "launch/commands.h"
+
+int main(int argc, char** argv) {
+  using namespace rollcast;
+  return RunCommandLine({TrainerCommand(), WorkerCommand(), GenerateCommand(), ScoreCommand()},
+                        argc, argv);
+}

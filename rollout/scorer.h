@@ -1,6 +1,7 @@
 // (prompt, completion) to a reward.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace rollcast {
 
-/// What a scorer sees of one completion. Views stay valid for the call.
+/// What a scorer sees of one completion.
 struct ScoreInput {
   std::string prompt_id;
   std::string prompt;      // text, or empty without a tokenizer
@@ -34,15 +35,31 @@ class Scorer {
   virtual std::vector<Score> ScoreBatch(std::span<const ScoreInput> inputs) = 0;
 };
 
+/// Built-in kinds:
+///   exact    1 when the completion is the answer, surrounding white space aside
+///   numeric  1 when the completion's final number (\boxed{x}, "#### x", or the last one) is that
+///   of
+///            the answer
+///   regex    1 when `pattern` is found in the completion; where it has a group 1 and the prompt an
+///            answer, the group must be the answer too, and a match without it earns
+///            `format_reward`
+///   format   as regex, but the pattern must match the whole completion, surrounding white space
+///            aside
+///   length   1 at `target_length` tokens, falling off linearly to 0 at none and at twice as many
+///   command  asks a child process: {"id", "prompt", "completion", "prompt_ids", "completion_ids",
+///            "answer", "metadata"} in, {"id", "reward"} or {"id", "error"} out, one a line, in any
+///            order
+///   http     POSTs {"inputs": [...]}, objects as above; takes {"scores": [...]}, each a number or
+///            {"error": ...}
 struct ScorerConfig {
-  std::string kind = "length";  // exact, regex, length, numeric, command, http
-  std::string pattern;     // regex: what the completion must contain; group 1, if any, is compared
-                           // with the answer
-  std::string command;     // command: a shell command line, started once; JSON lines in and out
-  std::string url;         // http: where a batch is POSTed
-  double deadline_s = 30;  // for one batch, tries included
-  int max_tries = 3;
-  int target_length = 0;  // length: tokens that earn 1; the reward falls off linearly
+  std::string kind = "length";
+  std::string pattern = "";  // regex, format: PCRE2 syntax
+  double format_reward = 0;  // regex, format: of a match whose group 1 is not the answer
+  std::string command = "";  // command: a shell command line, started once
+  std::string url = "";      // http: where a batch is POSTed
+  double deadline_s = 30;    // command, http, regex, format: for one batch, tries included
+  int max_tries = 3;         // command, http: of one batch
+  int target_length = 32;    // length: in tokens
 };
 
 /// Throws Error when `config` names no scorer or lacks what it needs.

@@ -21,9 +21,12 @@ struct Pages {
     kv.num_kv_heads = kv_heads;
     kv.head_dim = dim;
   }
-  size_t Offset(int layer, int page, int offset) const {
-    return ((static_cast<size_t>(layer) * kv.num_pages + page) * kv.page_size + offset) *
-           kv.num_kv_heads * kv.head_dim;
+  /// Elements before those of one token in one kv head.
+  size_t Offset(int layer, int page, int kv_head, int offset) const {
+    return (((static_cast<size_t>(layer) * kv.num_pages + page) * kv.num_kv_heads + kv_head) *
+                kv.page_size +
+            offset) *
+           kv.head_dim;
   }
 
   KvPages kv;
@@ -100,9 +103,10 @@ TEST_P(AttentionTest, InputWritesRotatedKvAndQ) {
       if (position[r] < 0) continue;
       const std::vector<double> x = Normed(
           {hidden.begin() + r * c.hidden, hidden.begin() + (r + 1) * c.hidden}, norm.exact, 1e-6);
-      const size_t token =
-          pages.Offset(layer, table[slot[r] * slots.state.max_pages + position[r] / c.page_size],
-                       position[r] % c.page_size);
+      const int page = table[slot[r] * slots.state.max_pages + position[r] / c.page_size];
+      const auto token = [&](int kv_head) {
+        return pages.Offset(layer, page, kv_head, position[r] % c.page_size);
+      };
       for (int h = 0; h < c.heads + 2 * c.kv_heads; ++h) {
         std::vector<double> y(c.dim);
         for (int d = 0; d < c.dim; ++d) {
@@ -118,8 +122,8 @@ TEST_P(AttentionTest, InputWritesRotatedKvAndQ) {
           y[i + half] = b * cos[position[r] * half + i] + a * sin[position[r] * half + i];
         }
         double* to = is_q   ? &q_expected[(r * c.heads + h) * c.dim]
-                     : is_v ? &v_expected[token + (h - c.heads - c.kv_heads) * c.dim]
-                            : &k_expected[token + (h - c.heads) * c.dim];
+                     : is_v ? &v_expected[token(h - c.heads - c.kv_heads)]
+                            : &k_expected[token(h - c.heads)];
         std::copy(y.begin(), y.end(), to);
       }
     }
@@ -144,12 +148,12 @@ class AttentionSetup {
     v_.assign(size, kPoison);
     table_ = slots_.page_table().Get();
     for (size_t s = 0; s < written.size(); ++s)
-      for (int p = 0; p < written[s]; ++p) {
-        const std::vector<float> k = random.Normal(c.kv_heads * c.dim);
-        const std::vector<float> v = random.Normal(c.kv_heads * c.dim);
-        std::copy(k.begin(), k.end(), k_.begin() + Token(static_cast<int>(s), p));
-        std::copy(v.begin(), v.end(), v_.begin() + Token(static_cast<int>(s), p));
-      }
+      for (int p = 0; p < written[s]; ++p)
+        for (int h = 0; h < c.kv_heads; ++h) {
+          const std::vector<float> k = random.Normal(c.dim), v = random.Normal(c.dim);
+          std::copy(k.begin(), k.end(), k_.begin() + Token(static_cast<int>(s), h, p));
+          std::copy(v.begin(), v.end(), v_.begin() + Token(static_cast<int>(s), h, p));
+        }
     pages_ = std::make_unique<Pages>(backend, 1, slots_.num_pages, c.page_size, c.kv_heads, c.dim,
                                      k_, v_);
   }
@@ -174,7 +178,7 @@ class AttentionSetup {
         std::vector<double> score;
         double max = -1e300, sum = 0;
         for (int p = first; p <= position[r]; ++p) {
-          const size_t k = Token(slot[r], p) + h / group * c_.dim;
+          const size_t k = Token(slot[r], h / group, p);
           double dot = 0;
           for (int d = 0; d < c_.dim; ++d) dot += static_cast<double>(q[at + d]) * k_[k + d];
           score.push_back(dot * 0.3);
@@ -184,7 +188,7 @@ class AttentionSetup {
         for (int d = 0; d < c_.dim; ++d) {
           out[at + d] = 0;
           for (int p = first; p <= position[r]; ++p)
-            out[at + d] += score[p - first] / sum * v_[Token(slot[r], p) + h / group * c_.dim + d];
+            out[at + d] += score[p - first] / sum * v_[Token(slot[r], h / group, p) + d];
         }
       }
     }
@@ -192,11 +196,9 @@ class AttentionSetup {
   }
 
  private:
-  size_t Token(int slot, int p) const {
-    return (static_cast<size_t>(table_[slot * slots_.state.max_pages + p / c_.page_size]) *
-                c_.page_size +
-            p % c_.page_size) *
-           c_.kv_heads * c_.dim;
+  size_t Token(int slot, int kv_head, int p) const {
+    const size_t page = table_[slot * slots_.state.max_pages + p / c_.page_size];
+    return ((page * c_.kv_heads + kv_head) * c_.page_size + p % c_.page_size) * c_.dim;
   }
 
   AttentionCase c_;

@@ -34,7 +34,7 @@ TEST_P(EmbedTest, ResolvesRowsAndReadsTheTable) {
     batch.position = position.data();
     batch.slot = slot.data();
     const DeviceArray<float> out(*backend, 8 * hidden, -1.0f);
-    backend->Embed({&batch, &slots.state, table.view, 2.5f, out.data()});
+    backend->Embed({&batch, &slots.state, table.view, 16, 2.5f, out.data()});
     EXPECT_EQ(position.Get(), (std::vector<int32_t>{12, 13, 14, 19, -1, -1, -1, -1}));
     EXPECT_EQ(slot.Get(), (std::vector<int32_t>{3, 3, 3, 1, -1, -1, -1, -1}));
     std::vector<float> expected(8 * hidden, -1.0f);
@@ -44,6 +44,31 @@ TEST_P(EmbedTest, ResolvesRowsAndReadsTheTable) {
         expected[r * hidden + i] = table.exact[tokens[r] * hidden + i] * 2.5f;
     EXPECT_TRUE(SameBits(out.Get(), expected)) << Name(dtype);
   }
+}
+
+TEST_P(EmbedTest, StoresNewPages) {
+  const Weight table(*backend, {1, 2}, {2, 1}, DType::kF32);
+  TestSlots slots(*backend, 3, 64, 16);
+  const std::vector<int32_t> before(3 * 4, 90);
+  slots.page_table().Set(before);
+  slots.length().Set({17, 33, 49});
+  slots.stopped().Set({0, 1, 0});
+  const DeviceArray<int32_t> begin(*backend, {0, 1, 2, 3}), segment_slot(*backend, {2, 1, 0}),
+      new_page(*backend, {7, 8, -1}), minus(*backend, 3, -1), position(*backend, 3, 0),
+      slot(*backend, 3, 0);
+  RaggedBatch batch;
+  batch.num_rows = batch.num_segments = 3;
+  batch.segment_begin = begin.data();
+  batch.segment_slot = segment_slot.data();
+  batch.segment_new_page = new_page.data();
+  batch.row_token = batch.row_position = minus.data();
+  batch.position = position.data();
+  batch.slot = slot.data();
+  const DeviceArray<float> out(*backend, 3, 0.0f);
+  backend->Embed({&batch, &slots.state, table.view, 16, 1.0f, out.data()});
+  std::vector<int32_t> after = before;
+  after[2 * 4 + 3] = 7;  // slot 2 at position 48; slot 1 has stopped
+  EXPECT_EQ(slots.page_table().Get(), after);
 }
 
 TEST_P(AdvanceTest, MovesSlotsOn) {
@@ -69,8 +94,10 @@ TEST_P(AdvanceTest, MovesSlotsOn) {
   const int32_t tokens[] = {20, 60, 50, 21, 60, 99, 22, 99, 33};
   for (int i = 0; i < 9; ++i) results[i] = {tokens[i], i != 5 && i != 7, 1, -1.5f * i, -2, -3};
   const DeviceArray<SampleResult> device_results(*backend, results);
-  const Buffer mailbox = backend->AllocateHostVisible(9 * sizeof(SampleResult));
-  backend->Advance({&batch.batch, &slots.state, device_results.data(), mailbox.as<SampleResult>()});
+  const Buffer mailbox = backend->AllocateHostVisible(20 * sizeof(SampleResult));
+  const DeviceArray<int32_t> mailbox_index(*backend, 1, 1);
+  backend->Advance({&batch.batch, &slots.state, device_results.data(), mailbox.as<SampleResult>(),
+                    10, mailbox_index.data()});
   backend->Record()->Wait();
 
   EXPECT_EQ(slots.last_token().Get(), (std::vector<int32_t>{20, 60, 50, 21, 60, 22}));
@@ -85,7 +112,7 @@ TEST_P(AdvanceTest, MovesSlotsOn) {
   const int stopped[] = {0, 1, 0, 1, 0, 0, 0, 0, 0};
   const std::vector<SampleResult> after = device_results.Get();
   for (int i = 0; i < 9; ++i) {
-    const SampleResult& m = mailbox.as<SampleResult>()[i];
+    const SampleResult& m = mailbox.as<SampleResult>()[10 + i];
     EXPECT_EQ(m.token, results[i].token);
     EXPECT_EQ(m.valid, results[i].valid);
     EXPECT_EQ(m.logprob, results[i].logprob);
