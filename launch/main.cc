@@ -2,6 +2,7 @@
 
 int main(int argc, char** argv) {
   using namespace rollcast;
-  return RunCommandLine({TrainerCommand(), WorkerCommand(), GenerateCommand(), ScoreCommand()},
-                        argc, argv);
+  return RunCommandLine(
+      {TrainerCommand(), WorkerCommand(), GenerateCommand(), ScoreCommand(), BenchCommand()}, argc,
+      argv);
 }

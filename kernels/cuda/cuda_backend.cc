@@ -169,7 +169,7 @@ class CudaBackend : public Backend {
     RC_CHECK(AttentionSupports(a.kv->head_dim), "head_dim ", a.kv->head_dim);
     const int kv_heads = a.kv->num_kv_heads, group = a.num_heads / kv_heads;
     const bool split = a.batch->max_segment_rows == 1 && group <= 16 &&
-                       a.batch->num_segments < SplitSegments(kv_heads);
+                       static_cast<size_t>(a.batch->num_segments) < SplitSegments(kv_heads);
     AttentionScratch scratch;
     if (split) {
       if (!reserved_) {
