@@ -12,5 +12,6 @@ Command ScoreCommand();
 Command InspectCommand();
 Command TokenizeCommand();
 Command ConvertCommand();
+Command BenchCommand();
 
 }  // namespace rollcast
