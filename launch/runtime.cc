@@ -99,58 +99,6 @@ int RunAsRank(const Config& config, Role role,
   return status;
 }
 
-void ThrowIfSignalled() {
-  if (const int signal = StopSignal(); signal != 0)
-    throw Error(fmt::format("stopped by {}", SignalName(signal)));
-}
-
-int RunAsRank(const Config& config, Role role,
-              const std::function<int(World& world, const Roles& roles)>& body) {
-  CatchSignals();
-  World world;
-<<<<<<< HEAD
-  OpenLog(config.log, fmt::format("{} {}", Name(role), world.rank()));
-  // The error is stated first: beside a dead peer, or with mpirun about to kill, the rest may take
-  // longer than there is time.
-  const auto state = [&](const std::exception& e) {
-    LogError(fmt::format("rank {}: {}", world.rank(), e.what()));
-    return dynamic_cast<const Error*>(&e) != nullptr ? kExitFailed : kExitBug;
-  };
-  int status = 0;
-=======
-  const bool alone = world.size() == 1;
-  OpenLog(config.log, alone ? "" : fmt::format("{}, rank {}", Name(role), world.rank()));
-  int status = kExitFailed;
-  std::exception_ptr failure;
->>>>>>> launch
-  try {
-    const RankInfo mine{role, ROLLCAST_VERSION, Digest(config), HostName()};
-    const Roles roles = ExchangeRoles(world.communicator(), mine, Clock::now() + kRolesDeadline);
-    try {
-      status = body(world, roles);
-    } catch (const std::exception& e) {
-      status = state(e);
-      TellOfFailure(world.communicator(), roles, e.what());
-    }
-<<<<<<< HEAD
-  } catch (const std::exception& e) {
-    status = state(e);
-=======
-  } catch (const Error& e) {
-    failure = std::current_exception();
-    if (!alone) LogError(e.what());
-  } catch (const std::exception& e) {
-    failure = std::current_exception();
-    status = kExitBug;
-    if (!alone) LogError(e.what());
->>>>>>> launch
-  }
-  world.End(status);
-  // Of several ranks each has logged its own; a process alone fails like any other command.
-  if (alone && failure != nullptr) std::rethrow_exception(failure);
-  return status;
-}
-
 std::chrono::duration<double> SilenceLimit(const SyncSettings& sync) {
   return std::chrono::duration<double>(
       std::max(std::min(sync.deadline_s, 3 * sync.heartbeat_s), 1.5 * sync.heartbeat_s));
