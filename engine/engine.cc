@@ -139,7 +139,9 @@ bool Engine::Step(std::vector<Completion>& finished) {
 void Engine::CompleteOldest(std::vector<Completion>& finished) {
   InFlight step = std::move(in_flight_.front());
   in_flight_.erase(in_flight_.begin());
+  const auto start = steady_clock::now();
   const StepResults results = runner_->Wait();
+  wait_s_ += std::chrono::duration<double>(steady_clock::now() - start).count();
   scheduler_->Complete(step.batch, step.version, results.samples, results.hidden, results.logits,
                        finished);
 }
@@ -263,6 +265,7 @@ EngineStats Engine::stats() const {
   stats.graph_replays = runner_->graph_replays();
   stats.steps = runner_->steps();
   stats.step_s = step_s_;
+  stats.wait_s = wait_s_;
   stats.version = version();
   stats.torn = torn();
   return stats;

@@ -76,6 +76,7 @@ struct EngineStats {
   int64_t steps = 0, graph_replays = 0, prefill_tokens = 0, decode_tokens = 0, cached_tokens = 0;
   int64_t preemptions = 0, finished = 0, aborted = 0, updates = 0;
   double step_s = 0;  // total time in Step
+  double wait_s = 0;  // of that, waiting for the device
   PolicyVersion version = 0;
   bool torn = false;
 };
@@ -188,6 +189,7 @@ class Engine {
   std::chrono::steady_clock::time_point paused_until_ RC_GUARDED_BY(mutex_){};
   bool woken_ RC_GUARDED_BY(mutex_) = false;
   double step_s_ RC_GUARDED_BY(mutex_) = 0;
+  double wait_s_ RC_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace rollcast

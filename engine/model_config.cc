@@ -328,6 +328,9 @@ void ReadRope(ConfigReader& top, const Family& family, ModelConfig& config) {
                        family.model_type, ", only \"default\""));
 
   const auto original = EitherPlace(rope, top, "original_max_position_embeddings");
+  if (original && *original < 1)
+    throw Error(
+        StrCat(rope.where(), ": original_max_position_embeddings ", *original, " is less than 1"));
   p.original_context = original.value_or(config.max_context);
   if (type == "default") {
   } else if (type == "linear") {
@@ -372,6 +375,10 @@ void ReadRope(ConfigReader& top, const Family& family, ModelConfig& config) {
     if (!rope.WasRead(name) && !value.is_null())
       rope.Fail(name.c_str(), StrCat("not understood for rope_type \"", type, "\""), value);
   config.rope = MakeRope(p);
+  for (float inv_freq : config.rope.inv_freq)
+    if (!std::isfinite(inv_freq) || !std::isfinite(config.rope.attention_factor))
+      throw Error(StrCat(rope.where(), ": rope_theta ", p.theta, " and factor ", p.factor,
+                         " give frequencies that are not finite"));
 }
 
 /// "layer_types" as sliding or not; nothing when the key is absent.

@@ -88,7 +88,8 @@ ModelRunner::ModelRunner(WeightStore& store, const RunnerLimits& limits)
                     .num_kv_heads = model.num_kv_heads,
                     .head_dim = model.head_dim,
                     .num_pages = limits.num_pages,
-                    .page_size = limits.page_size});
+                    .page_size = limits.page_size,
+                    .max_context = limits.max_context});
   if (limits_.capture) Capture();
 }
 
@@ -99,6 +100,8 @@ void ModelRunner::Capture() {
   // Largest first: what a capture allocates for the largest serves all others.
   for (size_t i = buckets_.size(); i-- > 0;) {
     bucket_inputs_[i] = Layout(buckets_[i], buckets_[i], buckets_[i], true);
+    Fill(ScheduledBatch(), bucket_inputs_[i],
+         0);  // all padding: a backend may run the step to warm up
     graphs_[i] = backend_.Capture([this, i] { RunStep(bucket_inputs_[i].batch, nullptr); });
   }
 }

@@ -47,7 +47,8 @@ bool IsKnownExtra(std::string_view name) {
 WeightStore::WeightStore(ModelConfig config, Backend& backend)
     : config_(std::move(config)),
       backend_(backend),
-      manifest_(WeightManifest::Make(config_, config_.checkpoint_dtype)),
+      manifest_(
+          WeightManifest::Make(config_, backend.weight_dtype().value_or(config_.checkpoint_dtype))),
       live_(backend.Allocate(manifest_.arena_bytes())) {
   ZeroGaps(backend_, live_.data(), manifest_);
   // The matrix or vector that begins with the tensor `first` and has `rows` rows.

@@ -35,7 +35,7 @@ struct SlotSampling {
   int32_t stop_ids[kMaxStopIds];
   uint64_t seed;
 
-  bool HasPenalty() const {
+  constexpr bool HasPenalty() const {
     return repetition_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f;
   }
 };
@@ -205,7 +205,7 @@ struct OpLimits {
   int max_rows = 0, max_segments = 0, max_samples = 0;
   int hidden_size = 0, intermediate_size = 0, vocab_size = 0;
   int num_heads = 0, num_kv_heads = 0, head_dim = 0;
-  int num_pages = 0, page_size = 0;
+  int num_pages = 0, page_size = 0, max_context = 0;
 };
 
 /// Replays one recorded step. Thread-compatible.

@@ -1,1 +1,9 @@
-int main() { return 0; }
+#include "launch/commands.h"
+
+int main(int argc, char** argv) {
+  using namespace rollcast;
+  return RunCommandLine(
+      {TrainerCommand(), WorkerCommand(), GenerateCommand(), ScoreCommand(), InspectCommand(),
+       TokenizeCommand(), ConvertCommand(), BenchCommand()},
+      argc, argv);
+}

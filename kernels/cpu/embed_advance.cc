@@ -30,9 +30,11 @@ void Embed(CpuContext& context, const EmbedArgs& args) {
                token_of(row, slot), " of row ", row, ", vocabulary ", vocab);
       batch.position[row] = position;
       batch.slot[row] = slot;
-      if (new_page >= 0)
-        slots.page_table[static_cast<int64_t>(slot) * slots.max_pages + position / args.page_size] =
-            new_page;
+      if (new_page < 0) continue;
+      RC_CHECK(args.page_size > 0 && position / args.page_size < slots.max_pages, "position ",
+               position, " page size ", args.page_size);
+      slots.page_table[static_cast<int64_t>(slot) * slots.max_pages + position / args.page_size] =
+          new_page;
     }
   }
   const WeightType type = TypeOf(args.table);

@@ -9,7 +9,7 @@ namespace {
 constexpr double kInfinity = __builtin_inf();
 constexpr double kLn2High =
     0x1.62e42fefap-1;  // 36 bits, so that multiples by an exponent are exact
-constexpr double kLn2Low = 0x1.cf79abc9e3b39p-38;
+constexpr double kLn2Low = 0x1.cf79abc9e3b39p-40;
 
 }  // namespace
 

@@ -63,6 +63,11 @@ TEST(FloatConvertTest, TooLargeIsInfiniteAndReported) {
   EXPECT_TRUE(ConvertFloats(from.data(), DType::kF32, to.data(), DType::kBF16, 2));
 }
 
+TEST(FloatConvertTest, AnEmptyRangeMayBeNull) {
+  EXPECT_TRUE(ConvertFloats(nullptr, DType::kF32, nullptr, DType::kF32, 0));
+  EXPECT_TRUE(ConvertFloats(nullptr, DType::kF32, nullptr, DType::kF16, 0));
+}
+
 TEST(FloatConvertTest, ConvertsBetweenAllPairsAtAnyAlignment) {
   const std::vector<float> values{0.5f, -3.0f, 0.0f, 1024.0f};  // exact in all three
   const DType dtypes[] = {DType::kF32, DType::kF16, DType::kBF16};

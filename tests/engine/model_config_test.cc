@@ -221,6 +221,10 @@ TEST(ModelConfigTest, RopeThatIsNotUnderstoodIsRefused) {
       scaling({{"type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}),
       {"high_freq_factor"});
   ExpectRefused(scaling("linear"), {"rope_scaling", "object"});
+  ExpectRefused(
+      scaling({{"type", "dynamic"}, {"factor", 2}, {"original_max_position_embeddings", 0.5}}),
+      {"original_max_position_embeddings 0.5"});
+  ExpectRefused(With(Llama(), {{"rope_theta", 1e-300}}), {"rope_theta 1e-300", "not finite"});
   ExpectRefused(With(Llama(), {{"rope_theta", 5}, {"rope_parameters", {{"rope_theta", 6.0}}}}),
                 {"rope_theta", "6"});
   ExpectRefused(With(Llama(), {{"rope_parameters", {{"full_attention", {{"rope_theta", 6.0}}}}}}),

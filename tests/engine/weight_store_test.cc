@@ -239,6 +239,21 @@ TEST_F(WeightStoreTest, ConvertsToTheDtypeOfTheConfig) {
   }
 }
 
+TEST_F(WeightStoreTest, ABackendMayChooseTheDtype) {
+  WriteTiny(dir_, TinyConfig(), [](auto&) {});
+  backend_.set_weight_dtype(DType::kF32);
+  WeightStore store(TinyConfig(), backend_);
+  store.LoadCheckpoint(dir_);
+  const Checkpoint checkpoint = Checkpoint::Open(dir_);
+  const TensorView norm = store.final_norm();
+  ASSERT_EQ(norm.dtype, DType::kF32);
+  for (int i = 0; i < 6; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, checkpoint.Find("model.norm.weight")->bytes.data() + 2 * i, 2);
+    EXPECT_EQ(norm.as<float>()[i], Bf16ToFloat(bits));
+  }
+}
+
 TEST_F(WeightStoreTest, ValuesThatDoNotFitTheDtypeAreNamed) {
   ModelConfig f32 = TinyConfig();
   f32.checkpoint_dtype = DType::kF32;

@@ -14,6 +14,7 @@ struct ToyDims {
   int num_slots = 4, max_context = 256;
   bool bias = false, qk_norm = false;
   DType dtype = DType::kBF16;
+  float kv_fill = kPoison;  // of KV that no step has written
 };
 
 class ToyDecoder {
@@ -72,8 +73,8 @@ class ToyDecoder {
     cos_ = DeviceArray<float>(backend, cos);
     sin_ = DeviceArray<float>(backend, sin);
     const size_t kv_size = static_cast<size_t>(dims.layers) * slots.num_pages * dims.page_size * kv;
-    k_ = DeviceArray<float>(backend, kv_size, kPoison);
-    v_ = DeviceArray<float>(backend, kv_size, kPoison);
+    k_ = DeviceArray<float>(backend, kv_size, dims.kv_fill);
+    v_ = DeviceArray<float>(backend, kv_size, dims.kv_fill);
     this->kv.k = k_.data();
     this->kv.v = v_.data();
     this->kv.num_layers = dims.layers;

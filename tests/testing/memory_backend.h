@@ -15,6 +15,8 @@ class MemoryBackend : public Backend {
   std::string name() const override { return "memory"; }
   DType kv_dtype() const override { return DType::kF32; }
   DType activation_dtype() const override { return DType::kF32; }
+  std::optional<DType> weight_dtype() const override { return weight_dtype_; }
+  void set_weight_dtype(DType dtype) { weight_dtype_ = dtype; }
 
   Buffer Allocate(size_t bytes) override {
     const size_t rounded = (bytes + 255) / 256 * 256;
@@ -34,7 +36,7 @@ class MemoryBackend : public Backend {
     std::memcpy(host, device, bytes);
   }
   void CopyPages(const KvPages&, const int32_t*, const int32_t*, int) override { Refuse(); }
-  void Reserve(const OpLimits&) override { Refuse(); }
+  void Reserve(const OpLimits&) override {}
   void Embed(const EmbedArgs&) override { Refuse(); }
   void AttentionInput(const AttentionInputArgs&) override { Refuse(); }
   void Attention(const AttentionArgs&) override { Refuse(); }
@@ -54,6 +56,8 @@ class MemoryBackend : public Backend {
 
  private:
   void Refuse() const { RC_CHECK(false, "the memory backend has no ops"); }
+
+  std::optional<DType> weight_dtype_;
 };
 
 }  // namespace rollcast::testing

@@ -2,9 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 
 namespace rollcast::testing {
+
+BackendOptions TestBackend(int threads) {
+  const char* device = std::getenv("ROLLCAST_TEST_DEVICE");
+  return {.device = device == nullptr ? "cpu" : device, .threads = threads};
+}
+
+bool LowPrecision(const Backend& backend) { return backend.activation_dtype() != DType::kF32; }
 
 std::string ToyConfigJson(const std::string& extra) {
   return R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", )" + extra +
@@ -16,7 +24,7 @@ std::string ToyConfigJson(const std::string& extra) {
 
 ToyEngine::ToyEngine(const EngineConfig& config, uint64_t seed, int threads,
                      const std::string& config_json)
-    : backend(MakeBackend({.device = "cpu", .threads = threads})),
+    : backend(MakeBackend(TestBackend(threads))),
       store(std::make_unique<WeightStore>(ModelConfig::Parse(config_json, "toy"), *backend)) {
   store->FillRandom(seed);
   engine = std::make_unique<Engine>(*store, config);

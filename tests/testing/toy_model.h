@@ -9,6 +9,12 @@
 
 namespace rollcast::testing {
 
+/// The device that engine tests run on: ROLLCAST_TEST_DEVICE, or the CPU.
+BackendOptions TestBackend(int threads = 1);
+/// True on a device whose activations are bfloat16: results then meet a reference at that precision
+/// only.
+bool LowPrecision(const Backend& backend);
+
 /// config.json text of a two-layer Llama: 97 tokens, grouped heads, context 256. `extra` is put in
 /// verbatim, for example "\"sliding_window\": 8,".
 std::string ToyConfigJson(const std::string& extra = "");

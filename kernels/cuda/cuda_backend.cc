@@ -1,0 +1,376 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cuda_raii.h"
+#include "kernels/cuda/linear.h"
+#include "kernels/cuda/pinned_ring.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/sample.h"
+#include "kernels/cuda/tensor_maps.h"
+
+namespace rollcast {
+
+namespace cuda {
+
+namespace {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kSampleBlock = 256;  // samples whose logits are held at once
+
+void CheckBf16(const TensorView& view, const char* what) {
+  RC_CHECK(view.empty() || view.dtype == DType::kBF16, what, " is ", Name(view.dtype),
+           "; the CUDA backend wants bfloat16");
+}
+
+class CudaGraph : public CapturedGraph {
+ public:
+  CudaGraph(GraphExec exec, cudaStream_t stream) : exec_(std::move(exec)), stream_(stream) {}
+  void Replay() override { RC_CUDA(cudaGraphLaunch(exec_.get(), stream_)); }
+
+ private:
+  GraphExec exec_;
+  cudaStream_t stream_;
+};
+
+class StreamEvent : public Event {
+ public:
+  explicit StreamEvent(cudaStream_t stream) : event_(MakeEvent()) {
+    RC_CUDA(cudaEventRecord(event_.get(), stream));
+  }
+  void Wait() override { RC_CUDA(cudaEventSynchronize(event_.get())); }
+
+ private:
+  CudaEvent event_;
+};
+
+class CudaBackend : public Backend {
+ public:
+  explicit CudaBackend(int device) : device_(device) {
+    RC_CUDA(cudaSetDevice(device));
+    RC_CUDA(cudaGetDeviceProperties(&properties_, device));
+    if (properties_.major < 8)
+      throw Error(StrCat("device ", device, " (", properties_.name, ") is sm_", properties_.major,
+                         properties_.minor, "; sm_80 or newer is needed"));
+    stream_ = MakeStream();
+    ring_.emplace();
+    if (properties_.major == 9) maps_.emplace();
+    pdl_ = properties_.major >= 9;
+  }
+
+  std::string name() const override {
+    return StrCat("cuda:", device_, " (", properties_.name, ")");
+  }
+  DType kv_dtype() const override { return DType::kBF16; }
+  DType activation_dtype() const override { return DType::kBF16; }
+  std::optional<DType> weight_dtype() const override { return DType::kBF16; }
+
+  Buffer Allocate(size_t bytes) override {
+    Use();
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      size_t free = 0, total = 0;
+      RC_CUDA(cudaMemGetInfo(&free, &total));
+      throw Error(StrCat(name(), ": no memory for ", bytes >> 20, " MiB; ", free >> 20, " of ",
+                         total >> 20, " MiB are free"));
+    }
+    RC_CUDA(status);
+    return Buffer(data, bytes, [](void* p, size_t) { cudaFree(p); });
+  }
+  Buffer AllocateHostVisible(size_t bytes) override {
+    Use();
+    void* data = nullptr;
+    RC_CUDA(cudaHostAlloc(&data, std::max<size_t>(bytes, 1),
+                          cudaHostAllocMapped | cudaHostAllocPortable));
+    return Buffer(data, bytes, [](void* p, size_t) { cudaFreeHost(p); });
+  }
+  void Upload(void* device, const void* host, size_t bytes) override {
+    Use();
+    ring_->Upload(device, host, bytes, stream());
+  }
+  void Copy(void* to, const void* from, size_t bytes) override {
+    Use();
+    if (bytes > 0) RC_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream()));
+  }
+  void Download(void* host, const void* device, size_t bytes) override {
+    Use();
+    if (bytes > 0) RC_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream()));
+    Synchronize();
+  }
+  void CopyPages(const KvPages& kv, const int32_t* from, const int32_t* to, int count) override {
+    Use();
+    std::vector<int2> pairs(count);
+    for (int i = 0; i < count; ++i) {
+      RC_CHECK(from[i] >= 0 && from[i] < kv.num_pages && to[i] >= 0 && to[i] < kv.num_pages,
+               "page ", from[i], " to ", to[i], " of ", kv.num_pages);
+      pairs[i] = make_int2(from[i], to[i]);
+    }
+    Grow(page_pairs_, count * sizeof(int2));
+    ring_->Upload(page_pairs_.data(), pairs.data(), count * sizeof(int2), stream());
+    LaunchCopyPages(kv, page_pairs_.as<int2>(), count, stream());
+  }
+
+  void Reserve(const OpLimits& l) override {
+    Use();
+    const size_t rows = std::max(l.max_rows, kSampleBlock), vocab = l.vocab_size;
+    Grow(normed_, rows * l.hidden_size * sizeof(bf16));
+    Grow(qkv_, static_cast<size_t>(l.max_rows) * (l.num_heads + 2 * l.num_kv_heads) * l.head_dim *
+                   sizeof(float));
+    const size_t items =
+        static_cast<size_t>(l.num_pages) * l.page_size / kAttentionSlice + l.max_segments;
+    Grow(items_, items * sizeof(int2));
+    Grow(item_count_, sizeof(int32_t));
+    // Slices are kept apart only while the sequences are few.
+    const size_t split_items =
+        std::min(items, SplitSegments(l.num_kv_heads) * (l.max_context / kAttentionSlice + 1));
+    Grow(partial_, split_items * l.num_kv_heads * AttentionFragment(l.head_dim) * sizeof(float));
+    Zeroed(arrived_, static_cast<size_t>(l.max_segments) * l.num_kv_heads * sizeof(int32_t));
+    Grow(logits_, std::min(kSampleBlock, l.max_samples) * vocab * sizeof(float));
+    Grow(slices_, kSampleBlock * ((vocab + kVocabSlice - 1) / kVocabSlice) * sizeof(SliceStats));
+    Grow(adjusted_, kSlowCtas * vocab * sizeof(float));
+    Zeroed(counts_, kSlowCtas * vocab * sizeof(int32_t));
+    Grow(page_pairs_, l.max_samples * sizeof(int2));
+    reserved_ = true;
+  }
+
+  void Embed(const EmbedArgs& a) override {
+    Use();
+    CheckBf16(a.table, "the embedding");
+    if (!reserved_) {
+      const size_t slices = a.slots->max_context / kAttentionSlice + 1;
+      Grow(items_, a.batch->num_segments * slices * sizeof(int2));
+      Grow(item_count_, sizeof(int32_t));
+    }
+    LaunchEmbed(a, a.page_size, Work(), pdl_, stream());
+  }
+
+  void AttentionInput(const AttentionInputArgs& a) override {
+    Use();
+    CheckBf16(a.norm, "the norm");
+    const int rows = a.batch->num_rows, n = static_cast<int>(a.qkv.shape[0]);
+    RC_CHECK_EQ(n, (a.num_heads + 2 * a.num_kv_heads) * a.head_dim);
+    Norm(a.hidden, nullptr, rows, a.hidden_size, a.norm, a.rms_eps);
+    Grow(qkv_, static_cast<size_t>(rows) * n * sizeof(float));
+    LinearParams p = Params(normed_.data(), rows, a.qkv, a.qkv_bias, a.hidden_size);
+    p.out = qkv_.as<float>();
+    Linear(p, Epilogue::kStore);
+    LaunchRope(a, qkv_.as<float>(), pdl_, stream());
+  }
+
+  void Attention(const AttentionArgs& a) override {
+    Use();
+    RC_CHECK(AttentionSupports(a.kv->head_dim), "head_dim ", a.kv->head_dim);
+    const int kv_heads = a.kv->num_kv_heads, group = a.num_heads / kv_heads;
+    const bool split = a.batch->max_segment_rows == 1 && group <= 16 &&
+                       static_cast<size_t>(a.batch->num_segments) < SplitSegments(kv_heads);
+    AttentionScratch scratch;
+    if (split) {
+      if (!reserved_) {
+        const size_t slices = a.slots->max_context / kAttentionSlice + 1;
+        Grow(partial_, a.batch->num_segments * slices * kv_heads *
+                           AttentionFragment(a.kv->head_dim) * sizeof(float));
+        if (arrived_.bytes() < a.batch->num_segments * kv_heads * sizeof(int32_t))
+          Zeroed(arrived_, a.batch->num_segments * kv_heads * sizeof(int32_t));
+      }
+      scratch = {partial_.as<float>(), arrived_.as<int32_t>()};
+    }
+    LaunchAttention(a, Work(), scratch, split, 3 * properties_.multiProcessorCount, pdl_, stream());
+  }
+
+  void ProjectAdd(const ProjectAddArgs& a) override {
+    Use();
+    LinearParams p = Params(a.x, a.batch->num_rows, a.weight, a.bias, a.k);
+    p.out = a.hidden;
+    p.slot = a.batch->slot;
+    Linear(p, Epilogue::kAdd);
+  }
+
+  void MlpInput(const MlpInputArgs& a) override {
+    Use();
+    Norm(a.hidden, nullptr, a.batch->num_rows, a.hidden_size, a.norm, a.rms_eps);
+    LinearParams p =
+        Params(normed_.data(), a.batch->num_rows, a.gate_up, a.gate_up_bias, a.hidden_size);
+    p.gated = static_cast<bf16*>(a.out);
+    p.slot = a.batch->slot;
+    Linear(p, Epilogue::kGated);
+  }
+
+  void HeadSample(const HeadSampleArgs& a) override {
+    Use();
+    const int vocab = static_cast<int>(a.head.shape[0]);
+    Grow(logits_,
+         std::min(kSampleBlock, a.batch->num_samples) * static_cast<size_t>(vocab) * sizeof(float));
+    Grow(slices_, kSampleBlock * static_cast<size_t>((vocab + kVocabSlice - 1) / kVocabSlice) *
+                      sizeof(SliceStats));
+    Grow(adjusted_, kSlowCtas * static_cast<size_t>(vocab) * sizeof(float));
+    if (counts_.bytes() < kSlowCtas * static_cast<size_t>(vocab) * sizeof(int32_t))
+      Zeroed(counts_, kSlowCtas * static_cast<size_t>(vocab) * sizeof(int32_t));
+    if (a.hidden_out != nullptr)
+      LaunchGatherHidden(a.hidden, a.batch->sample_row, a.batch->num_samples, a.hidden_size,
+                         a.hidden_out, pdl_, stream());
+    for (int first = 0; first < a.batch->num_samples; first += kSampleBlock) {
+      const int count = std::min(kSampleBlock, a.batch->num_samples - first);
+      Norm(a.hidden, a.batch->sample_row + first, count, a.hidden_size, a.norm, a.rms_eps);
+      LinearParams p = Params(normed_.data(), count, a.head, a.head_bias, a.hidden_size);
+      p.out = logits_.as<float>();
+      Linear(p, Epilogue::kStore);
+      if (a.logits != nullptr)
+        RC_CUDA(cudaMemcpyAsync(a.logits + static_cast<size_t>(first) * vocab, logits_.data(),
+                                static_cast<size_t>(count) * vocab * sizeof(float),
+                                cudaMemcpyDeviceToDevice, stream()));
+      LaunchSample(a, logits_.as<float>(), vocab, first, count,
+                   {slices_.as<SliceStats>(), adjusted_.as<float>(), counts_.as<int32_t>()}, pdl_,
+                   stream());
+    }
+  }
+
+  void Advance(const AdvanceArgs& a) override {
+    Use();
+    LaunchAdvance(a, pdl_, stream());
+  }
+
+  std::unique_ptr<CapturedGraph> Capture(std::function<void()> step) override {
+    Use();
+    // Once eagerly, so that everything that loads or allocates on first use has done so.
+    step();
+    Synchronize();
+    capturing_ = true;
+    RC_CUDA(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
+    cudaGraph_t graph = nullptr;
+    try {
+      step();
+    } catch (...) {
+      cudaStreamEndCapture(stream(), &graph);
+      capturing_ = false;
+      throw;
+    }
+    RC_CUDA(cudaStreamEndCapture(stream(), &graph));
+    capturing_ = false;
+    const Graph owned(graph);
+    cudaGraphExec_t exec = nullptr;
+    RC_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    return std::make_unique<CudaGraph>(GraphExec(exec), stream());
+  }
+
+  std::unique_ptr<Event> Record() override {
+    Use();
+    return std::make_unique<StreamEvent>(stream());
+  }
+  void Synchronize() override {
+    Use();
+    RC_CUDA(cudaStreamSynchronize(stream()));
+  }
+
+ private:
+  cudaStream_t stream() const { return stream_.get(); }
+  // The current device belongs to the thread, and any thread may call.
+  void Use() const { RC_CUDA(cudaSetDevice(device_)); }
+
+  // Sequences up to which a decode step spreads the slices of one over CTAs.
+  size_t SplitSegments(int kv_heads) const {
+    return 2 * properties_.multiProcessorCount / kv_heads + 1;
+  }
+
+  void Grow(Buffer& buffer, size_t bytes) {
+    if (buffer.bytes() >= bytes) return;
+    // A graph keeps addresses: what it needs must have been reserved.
+    RC_CHECK(!capturing_, "scratch memory grows while a graph is captured");
+    Synchronize();
+    buffer = Buffer();
+    buffer = Allocate(bytes);
+  }
+  void Zeroed(Buffer& buffer, size_t bytes) {
+    Grow(buffer, bytes);
+    RC_CUDA(cudaMemsetAsync(buffer.data(), 0, buffer.bytes(), stream()));
+  }
+
+  AttentionWork Work() const {
+    return {items_.as<int2>(), item_count_.as<int32_t>(), kAttentionSlice};
+  }
+
+  void Norm(const float* hidden, const int32_t* rows, int count, int hidden_size,
+            const TensorView& norm, float eps) {
+    CheckBf16(norm, "the norm");
+    Grow(normed_, static_cast<size_t>(count) * hidden_size * sizeof(bf16));
+    LaunchNorm(hidden, rows, count, hidden_size, static_cast<const bf16*>(norm.data), eps,
+               normed_.as<bf16>(), pdl_, stream());
+  }
+
+  LinearParams Params(const void* x, int rows, const TensorView& w, const TensorView& bias,
+                      int k) const {
+    CheckBf16(w, "a weight");
+    CheckBf16(bias, "a bias");
+    RC_CHECK_EQ(w.shape[1], k);
+    LinearParams p;
+    p.x = static_cast<const bf16*>(x);
+    p.w = static_cast<const bf16*>(w.data);
+    p.bias = static_cast<const bf16*>(bias.data);
+    p.rows = rows;
+    p.N = static_cast<int>(w.shape[0]);
+    p.K = k;
+    return p;
+  }
+
+  void Linear(const LinearParams& p, Epilogue epilogue) {
+    if (p.rows == 0) return;
+    const auto aligned = [](const void* q) { return reinterpret_cast<uintptr_t>(q) % 16 == 0; };
+    const bool fast = maps_.has_value() && p.K % 8 == 0 && aligned(p.x) && aligned(p.w) &&
+                      (epilogue != Epilogue::kGated || p.N % 16 == 0);
+    if (!fast) return LaunchLinearGeneric(p, epilogue, pdl_, stream());
+    const LinearTiling tiling = ChooseTiling(p.rows, p.N, p.K, epilogue);
+    const CUtensorMap& w = epilogue == Epilogue::kGated
+                               ? maps_->GateUp(p.w, p.N / 2, p.K, 4 * tiling.warpgroups)
+                               : maps_->Matrix(p.w, p.N, p.K, 64 * tiling.warpgroups);
+    LaunchLinearWgmma(p, tiling, epilogue, w, maps_->Matrix(p.x, p.rows, p.K, tiling.token_tile),
+                      pdl_, stream());
+  }
+
+  const int device_;
+  cudaDeviceProp properties_{};
+  Stream stream_;
+  std::optional<PinnedRing> ring_;
+  std::optional<TensorMaps> maps_;
+  bool pdl_ = false;
+  bool capturing_ = false;
+  bool reserved_ = false;  // scratch is as large as the engine's limits ask for
+  Buffer normed_, qkv_, items_, item_count_, partial_, arrived_, logits_, slices_, adjusted_,
+      counts_, page_pairs_;
+};
+
+}  // namespace
+
+}  // namespace cuda
+
+int CountCudaDevices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+std::unique_ptr<Backend> MakeCudaBackend(const BackendOptions& options) {
+  int device = 0;
+  if (options.device != "cuda" && options.device != "auto") {
+    char* end = nullptr;
+    const std::string number = options.device.substr(std::string("cuda:").size());
+    device = static_cast<int>(std::strtol(number.c_str(), &end, 10));
+    if (number.empty() || *end != '\0' || device < 0)
+      throw Error(StrCat("device \"", options.device, "\": expected auto, cpu, cuda or cuda:N"));
+  }
+  const int count = CountCudaDevices();
+  if (device >= count)
+    throw Error(
+        StrCat("device \"", options.device, "\": the driver shows ", count, " CUDA devices"));
+  return std::make_unique<cuda::CudaBackend>(device);
+}
+
+}  // namespace rollcast

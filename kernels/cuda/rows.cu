@@ -1,0 +1,264 @@
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/rows.h"
+
+namespace rollcast::cuda {
+
+namespace {
+
+using bf16 = __nv_bfloat16;
+
+__device__ int SegmentOfRow(const RaggedBatch& b, int row) {
+  if (b.max_segment_rows == 1) return row;
+  int low = 0, high = b.num_segments;  // the last segment that begins at or before the row
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (b.segment_begin[middle] <= row ? low : high) = middle;
+  }
+  return low;
+}
+
+struct Resolved {
+  int token = 0, position = -1, slot = -1;
+};
+
+__device__ Resolved Resolve(const RaggedBatch& b, const SlotState& slots, int row, int segment) {
+  Resolved r;
+  const int slot = b.segment_slot[segment];
+  if (slot < 0 || slots.stopped[slot]) return r;
+  r.slot = slot;
+  r.token = b.row_token[row];
+  r.position = b.row_position[row];
+  if (r.token < 0) {
+    r.token = slots.last_token[slot];
+    r.position = slots.length[slot] - 1;
+  }
+  return r;
+}
+
+// One CTA a row; the CTA after the last row makes the attention work list.
+__global__ void Embed(const RaggedBatch b, const SlotState slots, const bf16* table,
+                      int hidden_size, float scale, int page_size, AttentionWork work,
+                      float* hidden) {
+  LetDependentsLaunch();
+  WaitForEarlierKernels();
+  const int row = blockIdx.x;
+  if (row == b.num_rows) {
+    __shared__ int total;
+    if (threadIdx.x == 0) total = 0;
+    __syncthreads();
+    // The order of the list does not matter: every slice is folded by its place in the sequence.
+    for (int s = threadIdx.x; s < b.num_segments; s += blockDim.x) {
+      const Resolved r = Resolve(b, slots, b.segment_begin[s + 1] - 1, s);
+      if (r.slot < 0) continue;
+      const int slices = r.position / work.slice_tokens + 1;
+      const int at = atomicAdd(&total, slices);
+      for (int i = 0; i < slices; ++i) work.items[at + i] = make_int2(s, i);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) *work.count = total;
+    return;
+  }
+  const int segment = SegmentOfRow(b, row);
+  const Resolved r = Resolve(b, slots, row, segment);
+  if (threadIdx.x == 0) {
+    b.position[row] = r.position;
+    b.slot[row] = r.slot;
+    const int page = b.segment_new_page[segment];
+    if (r.slot >= 0 && page >= 0)
+      slots.page_table[static_cast<size_t>(r.slot) * slots.max_pages + r.position / page_size] =
+          page;
+  }
+  float* out = hidden + static_cast<size_t>(row) * hidden_size;
+  if (r.slot < 0) {  // a row that nobody reads, but finite
+    for (int i = threadIdx.x; i < hidden_size; i += blockDim.x) out[i] = 0.0f;
+    return;
+  }
+  const bf16* in = table + static_cast<size_t>(r.token) * hidden_size;
+  for (int i = threadIdx.x; i < hidden_size; i += blockDim.x)
+    out[i] = __bfloat162float(in[i]) * scale;
+}
+
+// Sum over the CTA in a fixed order; `scratch` has a float a warp.
+__device__ float SumCta(float v, float* scratch) {
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(~0u, v, d);
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
+  __syncthreads();
+  float sum = scratch[0];
+  for (int w = 1; w < blockDim.x / 32; ++w) sum += scratch[w];
+  return sum;
+}
+
+constexpr int kNormThreads = 256;
+
+__global__ void __launch_bounds__(kNormThreads)
+    Norm(const float* hidden, const int32_t* rows, int hidden_size, const bf16* norm, float eps,
+         bf16* out) {
+  __shared__ float scratch[kNormThreads / 32];
+  LetDependentsLaunch();
+  WaitForEarlierKernels();
+  const int row = rows == nullptr ? static_cast<int>(blockIdx.x) : rows[blockIdx.x];
+  if (row < 0) return;
+  const float* in = hidden + static_cast<size_t>(row) * hidden_size;
+  bf16* to = out + static_cast<size_t>(blockIdx.x) * hidden_size;
+  float squares = 0;
+  for (int i = threadIdx.x; i < hidden_size; i += kNormThreads)
+    squares = __fmaf_rn(in[i], in[i], squares);
+  const float scale = rsqrtf(SumCta(squares, scratch) / hidden_size + eps);
+  for (int i = threadIdx.x; i < hidden_size; i += kNormThreads)
+    to[i] = __float2bfloat16(in[i] * scale * __bfloat162float(norm[i]));
+}
+
+__global__ void GatherHidden(const float* hidden, const int32_t* rows, int hidden_size,
+                             float* out) {
+  LetDependentsLaunch();
+  WaitForEarlierKernels();
+  const int row = rows[blockIdx.x];
+  if (row < 0) return;
+  for (int i = threadIdx.x; i < hidden_size; i += blockDim.x)
+    out[static_cast<size_t>(blockIdx.x) * hidden_size + i] =
+        hidden[static_cast<size_t>(row) * hidden_size + i];
+}
+
+// One warp a (row, head): q heads, then k heads, then v heads. head_dim at most 256.
+__global__ void Rope(const AttentionInputArgs a, const RaggedBatch b, const SlotState slots,
+                     const KvPages kv, const float* qkv) {
+  LetDependentsLaunch();
+  WaitForEarlierKernels();
+  const int heads = a.num_heads + 2 * a.num_kv_heads, lane = threadIdx.x % 32;
+  const int item = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  const int row = item / heads, head = item % heads, d = a.head_dim;
+  if (row >= b.num_rows) return;
+  const int position = b.position[row];
+  if (position < 0) {  // q of an inactive row stays finite
+    if (head < a.num_heads)
+      for (int i = lane; i < d; i += 32)
+        static_cast<bf16*>(a.q)[(static_cast<size_t>(row) * a.num_heads + head) * d + i] =
+            __float2bfloat16(0.0f);
+    return;
+  }
+  const float* in = qkv + (static_cast<size_t>(row) * heads + head) * d;
+  const bool is_q = head < a.num_heads, is_v = head >= a.num_heads + a.num_kv_heads;
+  const TensorView& norm = is_q ? a.q_norm : a.k_norm;
+  float scale = 1.0f;
+  const bf16* weight = nullptr;
+  if (!is_v && norm.data != nullptr) {
+    float squares = 0;
+    for (int i = lane; i < d; i += 32) squares = __fmaf_rn(in[i], in[i], squares);
+#pragma unroll
+    for (int s = 16; s > 0; s /= 2) squares += __shfl_xor_sync(~0u, squares, s);
+    scale = rsqrtf(squares / d + a.rms_eps);
+    weight = static_cast<const bf16*>(norm.data);
+  }
+  const auto value = [&](int i) {
+    return weight == nullptr ? in[i] : in[i] * scale * __bfloat162float(weight[i]);
+  };
+  bf16* out;
+  if (is_q) {
+    out = static_cast<bf16*>(a.q) + (static_cast<size_t>(row) * a.num_heads + head) * d;
+  } else {
+    const int page = slots.page_table[static_cast<size_t>(b.slot[row]) * slots.max_pages +
+                                      position / kv.page_size];
+    const int kv_head = is_v ? head - a.num_heads - a.num_kv_heads : head - a.num_heads;
+    const size_t at =
+        (((static_cast<size_t>(a.layer) * kv.num_pages + page) * kv.num_kv_heads + kv_head) *
+             kv.page_size +
+         position % kv.page_size) *
+        d;
+    out = static_cast<bf16*>(is_v ? kv.v : kv.k) + at;
+  }
+  const int half = is_v ? 0 : a.rope.rotary_dim / 2;
+  const float* cos = a.rope.cos + static_cast<size_t>(position) * half;
+  const float* sin = a.rope.sin + static_cast<size_t>(position) * half;
+  for (int i = lane; i < half; i += 32) {
+    const float x = value(i), y = value(i + half);
+    out[i] = __float2bfloat16(__fmaf_rn(x, cos[i], -(y * sin[i])));
+    out[i + half] = __float2bfloat16(__fmaf_rn(y, cos[i], x * sin[i]));
+  }
+  for (int i = 2 * half + lane; i < d; i += 32) out[i] = __float2bfloat16(value(i));
+}
+
+__global__ void Advance(const RaggedBatch b, const SlotState slots, SampleResult* results,
+                        SampleResult* mailbox, int stride, const int32_t* index) {
+  LetDependentsLaunch();
+  WaitForEarlierKernels();
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= b.num_samples) return;
+  SampleResult r = results[i];
+  r.stopped = 0;
+  if (r.valid && b.sample_forced[i] < 0) {
+    const int slot = b.sample_slot[i];
+    const SlotSampling& p = slots.sampling[slot];
+    const int length =
+        b.position[b.sample_row[i]] + 2;  // the row's token and those before it, and the new one
+    slots.last_token[slot] = r.token;
+    slots.length[slot] = length;
+    slots.history[static_cast<size_t>(slot) * slots.max_context + length - 1] = r.token;
+    r.stopped = length >= p.max_length;
+    for (int s = 0; s < p.num_stop_ids; ++s)
+      r.stopped |= length > p.min_length && r.token == p.stop_ids[s];
+    slots.stopped[slot] = r.stopped;
+  }
+  results[i] = r;
+  mailbox[static_cast<size_t>(*index) * stride + i] = r;
+}
+
+__global__ void CopyPages(const KvPages kv, const int2* pairs, size_t chunks) {
+  const int2 pair = pairs[blockIdx.x];
+  const size_t layer = blockIdx.y;
+  for (void* half : {kv.k, kv.v}) {
+    const uint4* from = static_cast<const uint4*>(half) + (layer * kv.num_pages + pair.x) * chunks;
+    uint4* to = static_cast<uint4*>(half) + (layer * kv.num_pages + pair.y) * chunks;
+    for (size_t i = threadIdx.x; i < chunks; i += blockDim.x) to[i] = from[i];
+  }
+}
+
+}  // namespace
+
+void LaunchEmbed(const EmbedArgs& a, int page_size, const AttentionWork& work, bool pdl,
+                 cudaStream_t stream) {
+  LaunchKernel(
+      {.grid = dim3(a.batch->num_rows + 1), .block = dim3(256), .pdl = pdl, .stream = stream},
+      Embed, *a.batch, *a.slots, static_cast<const bf16*>(a.table.data),
+      static_cast<int>(a.table.shape[1]), a.scale, page_size, work, a.hidden);
+}
+
+void LaunchNorm(const float* hidden, const int32_t* rows, int count, int hidden_size,
+                const bf16* norm, float eps, bf16* out, bool pdl, cudaStream_t stream) {
+  LaunchKernel({.grid = dim3(count), .block = dim3(kNormThreads), .pdl = pdl, .stream = stream},
+               Norm, hidden, rows, hidden_size, norm, eps, out);
+}
+
+void LaunchGatherHidden(const float* hidden, const int32_t* rows, int count, int hidden_size,
+                        float* out, bool pdl, cudaStream_t stream) {
+  LaunchKernel({.grid = dim3(count), .block = dim3(256), .pdl = pdl, .stream = stream},
+               GatherHidden, hidden, rows, hidden_size, out);
+}
+
+void LaunchRope(const AttentionInputArgs& a, const float* qkv, bool pdl, cudaStream_t stream) {
+  constexpr int kWarps = 4;
+  const int items = a.batch->num_rows * (a.num_heads + 2 * a.num_kv_heads);
+  LaunchKernel({.grid = dim3((items + kWarps - 1) / kWarps),
+                .block = dim3(kWarps * 32),
+                .pdl = pdl,
+                .stream = stream},
+               Rope, a, *a.batch, *a.slots, *a.kv, qkv);
+}
+
+void LaunchAdvance(const AdvanceArgs& a, bool pdl, cudaStream_t stream) {
+  constexpr int kThreads = 128;
+  LaunchKernel({.grid = dim3((a.batch->num_samples + kThreads - 1) / kThreads),
+                .block = dim3(kThreads),
+                .pdl = pdl,
+                .stream = stream},
+               Advance, *a.batch, *a.slots, a.result, a.mailbox, a.mailbox_stride, a.mailbox_index);
+}
+
+void LaunchCopyPages(const KvPages& kv, const int2* pairs, int count, cudaStream_t stream) {
+  const size_t bytes = static_cast<size_t>(kv.page_size) * kv.num_kv_heads * kv.head_dim * 2;
+  LaunchKernel({.grid = dim3(count, kv.num_layers), .block = dim3(256), .stream = stream},
+               CopyPages, kv, pairs, bytes / sizeof(uint4));
+}
+
+}  // namespace rollcast::cuda

@@ -1,0 +1,35 @@
+#include <memory>
+
+#include "launch/bench_command.h"
+#include "launch/commands.h"
+
+namespace rollcast {
+
+Command BenchCommand() {
+  const auto options = std::make_shared<BenchOptions>();
+  Command command;
+  command.name = "bench";
+  command.summary = "time decode, prefill or a rollout on random weights";
+  command.details =
+      "bench decode   ms of a decode step, log-probabilities included, against the floor of memory "
+      "and tensor cores\n"
+      "bench prefill  prompt tokens a second\n"
+      "bench rollout  requests with prompt and output lengths uniform in 100..1024\n"
+      "Shapes: smollm2-135m, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen3-8b, llama-3.1-8b. One "
+      "JSON line each; the\n"
+      "floor is that of an H200 (4.3 TB/s, 790 TFLOP/s bf16).";
+  command.options = {
+      Required("what", &options->what, "decode, prefill or rollout"),
+      Optional("--shape", &options->shape, "model shape"),
+      Optional("--batch", &options->batch, "sequences"),
+      Optional("--context", &options->context, "mean context, or tokens of a prompt"),
+      Optional("--steps", &options->steps, "timed steps of a repeat"),
+      Optional("--repeats", &options->repeats, "repeats; the median is reported"),
+      Optional("--requests", &options->requests, "requests of a rollout"),
+      Optional("--temperature", &options->temperature, "0 = greedy")};
+  command.takes_config = true;
+  command.run = [options](const Config& config) { return RunBench(config, *options); };
+  return command;
+}
+
+}  // namespace rollcast

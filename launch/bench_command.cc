@@ -1,0 +1,235 @@
+#include "launch/bench_command.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "engine/engine.h"
+#include "launch/model_shapes.h"
+
+namespace rollcast {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using std::chrono::steady_clock;
+
+double Seconds(steady_clock::time_point since) {
+  return std::chrono::duration<double>(steady_clock::now() - since).count();
+}
+
+/// Random bf16 weights of standard deviation 0.02 and norms of 1, from one repeated block: a
+/// benchmark's weights need to be random to the memory system, not to anybody else.
+void FillForTiming(WeightStore& store) {
+  std::vector<uint16_t> block(size_t{8} << 20);
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> normal(0.0f, 0.02f);
+  for (uint16_t& x : block) {
+    const float value = normal(random);
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    x = static_cast<uint16_t>(bits >> 16);
+  }
+  const std::vector<uint16_t> ones(size_t{1} << 16, 0x3f80);
+  for (const ManifestEntry& entry : store.manifest().entries()) {
+    if (entry.dtype != DType::kBF16) throw Error(StrCat("bench: ", entry.name, " is not bfloat16"));
+    const bool norm = entry.name.find("norm") != std::string::npos;
+    const std::vector<uint16_t>& source = norm ? ones : block;
+    for (size_t at = 0; at < entry.bytes;) {
+      const size_t piece = std::min(entry.bytes - at, source.size() * 2);
+      store.backend().Upload(static_cast<char*>(store.live()) + entry.offset + at, source.data(),
+                             piece);
+      at += piece;
+    }
+  }
+  store.backend().Synchronize();
+}
+
+Request RandomRequest(uint64_t id, int length, int max_tokens, double temperature, int vocab,
+                      std::mt19937_64& random) {
+  Request request;
+  request.id = id;
+  for (int i = 0; i < length; ++i) request.prompt.push_back(static_cast<int32_t>(random() % vocab));
+  request.sampling.max_tokens = max_tokens;
+  request.sampling.temperature = static_cast<float>(temperature);
+  request.sampling.ignore_eos = true;
+  request.sampling.seed = id;
+  return request;
+}
+
+double Median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+void SubmitOrThrow(Engine& engine, Request request) {
+  if (const std::string reason = engine.Submit(std::move(request)); !reason.empty())
+    throw Error(StrCat("bench: ", reason));
+}
+
+class Bench {
+ public:
+  Bench(const Config& config, const BenchOptions& options)
+      : config_(config),
+        options_(options),
+        backend_(MakeBackend(config.kernels)),
+        store_(ShapeByName(options.shape), *backend_) {
+    FillForTiming(store_);
+  }
+
+  void Decode() {
+    const int batch = options_.batch, steps = options_.steps, warm = 16;
+    const int total = 2 * warm + steps * options_.repeats;
+    const int prompt = std::max(1, options_.context - total / 2);
+    Engine& engine = MakeEngine(batch, prompt + total + 65 + batch);
+    std::mt19937_64 random(2);
+    for (int i = 0; i < batch; ++i)
+      SubmitOrThrow(engine, RandomRequest(i + 1, prompt, total + 64 + batch, options_.temperature,
+                                          vocab(), random));
+    std::vector<Completion> finished;
+    const auto decoded = [&] { return engine.stats().decode_tokens; };
+    for (int64_t before = -1, now = 0; now - before != batch;
+         now = decoded()) {  // until all are prefilled
+      before = now;
+      engine.Step(finished);
+    }
+    for (int i = 0; i < warm; ++i) engine.Step(finished);
+    std::vector<double> wall, host;
+    for (int r = 0; r < options_.repeats; ++r) {
+      const EngineStats before = engine.stats();
+      const auto start = steady_clock::now();
+      for (int i = 0; i < steps; ++i) engine.Step(finished);
+      wall.push_back(Seconds(start) / steps);
+      const EngineStats after = engine.stats();
+      RC_CHECK_EQ(after.decode_tokens - before.decode_tokens, int64_t{batch} * steps);
+      host.push_back((after.step_s - before.step_s - (after.wait_s - before.wait_s)) / steps);
+    }
+    if (!finished.empty()) throw Error("bench: a sequence finished while it was timed");
+    const double ms = Median(wall) * 1e3;
+    const double floor = DecodeFloor(store_.config(), batch, prompt + total / 2, {}) * 1e3;
+    Json j = Head("decode");
+    j["batch"] = batch;
+    j["context"] = prompt + total / 2;
+    j["ms"] = ms;
+    j["ms_min"] = *std::min_element(wall.begin(), wall.end()) * 1e3;
+    j["ms_max"] = *std::max_element(wall.begin(), wall.end()) * 1e3;
+    j["tokens_per_s"] = batch / ms * 1e3;
+    j["floor_ms"] = floor;
+    j["fraction_of_floor"] = floor / ms;
+    j["host_us"] = Median(host) * 1e6;
+    j["graph"] = engine.stats().graph_replays > 0;
+    std::cout << j.dump() << std::endl;
+  }
+
+  void Prefill() {
+    Engine& engine = MakeEngine(options_.batch, options_.context + 2);
+    std::mt19937_64 random(2);
+    std::vector<double> wall;
+    std::vector<Completion> finished;
+    for (int r = 0; r < options_.repeats + 1; ++r) {
+      for (int i = 0; i < options_.batch; ++i)
+        SubmitOrThrow(engine, RandomRequest(r * 1000 + i + 1, options_.context, 1,
+                                            options_.temperature, vocab(), random));
+      const auto start = steady_clock::now();
+      while (finished.size() < static_cast<size_t>(options_.batch)) engine.Step(finished);
+      if (r > 0) wall.push_back(Seconds(start));
+      finished.clear();
+    }
+    const int64_t tokens = int64_t{options_.batch} * options_.context;
+    const double ms = Median(wall) * 1e3;
+    const double floor = PrefillFloor(store_.config(), tokens, options_.context, {}) * 1e3;
+    Json j = Head("prefill");
+    j["batch"] = options_.batch;
+    j["context"] = options_.context;
+    j["ms"] = ms;
+    j["tokens_per_s"] = tokens / ms * 1e3;
+    j["floor_ms"] = floor;
+    j["fraction_of_floor"] = floor / ms;
+    std::cout << j.dump() << std::endl;
+  }
+
+  void Rollout() {
+    Engine& engine = MakeEngine(std::min(options_.requests, 256), 2056);
+    std::mt19937_64 random(0);
+    std::uniform_int_distribution<int> length(100, 1024);
+    int64_t prompts = 0, outputs = 0;
+    for (int i = 0; i < options_.requests; ++i) {
+      const int prompt = length(random), output = length(random);
+      prompts += prompt;
+      outputs += output;
+      SubmitOrThrow(engine,
+                    RandomRequest(i + 1, prompt, output, options_.temperature, vocab(), random));
+    }
+    std::vector<Completion> finished;
+    const auto start = steady_clock::now();
+    while (finished.size() < static_cast<size_t>(options_.requests)) engine.Step(finished);
+    const double seconds = Seconds(start);
+    const EngineStats stats = engine.stats();
+    Json j = Head("rollout");
+    j["requests"] = options_.requests;
+    j["prompt_tokens"] = prompts;
+    j["output_tokens"] = outputs;
+    j["seconds"] = seconds;
+    j["tokens_per_s"] = outputs / seconds;
+    j["steps"] = stats.steps;
+    j["preemptions"] = stats.preemptions;
+    j["host_us"] = (stats.step_s - stats.wait_s) / static_cast<double>(stats.steps) * 1e6;
+    std::cout << j.dump() << std::endl;
+  }
+
+ private:
+  int vocab() const { return store_.config().vocab_size; }
+
+  Engine& MakeEngine(int sequences, int context) {
+    EngineConfig config = config_.engine;
+    config.max_running = sequences;
+    config.max_batched_tokens = std::max(config.max_batched_tokens, sequences);
+    config.max_context = (context + config.page_size - 1) / config.page_size * config.page_size;
+    config.num_pages = (config.max_context / config.page_size + 1) * sequences;
+    config.prefix_cache = false;
+    engine_ = std::make_unique<Engine>(store_, config);
+    return *engine_;
+  }
+
+  Json Head(const char* what) const {
+    Json j;
+    j["bench"] = what;
+    j["shape"] = options_.shape;
+    j["device"] = backend_->name();
+    j["temperature"] = options_.temperature;
+    j["logprobs"] = true;
+    j["rollcast"] = ROLLCAST_VERSION;
+    return j;
+  }
+
+  const Config& config_;
+  const BenchOptions& options_;
+  std::unique_ptr<Backend> backend_;
+  WeightStore store_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace
+
+int RunBench(const Config& config, const BenchOptions& options) {
+  if (options.batch < 1 || options.context < 2 || options.steps < 1 || options.repeats < 1 ||
+      options.requests < 1)
+    throw Error(
+        "bench: --batch, --steps, --repeats and --requests must be at least 1, --context at least "
+        "2");
+  if (options.what == "decode")
+    Bench(config, options).Decode();
+  else if (options.what == "prefill")
+    Bench(config, options).Prefill();
+  else if (options.what == "rollout")
+    Bench(config, options).Rollout();
+  else
+    throw Error(StrCat("bench ", options.what, ": known are decode, prefill and rollout"));
+  return 0;
+}
+
+}  // namespace rollcast

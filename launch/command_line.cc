@@ -1,0 +1,175 @@
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <iostream>
+
+#include "kernels/check.h"
+#include "launch/command.h"
+
+namespace rollcast {
+
+namespace {
+
+/// What all commands that take a configuration have in common.
+struct ConfigFlags {
+  std::string file;
+  std::vector<std::string> sets;
+  std::vector<std::string> key_options;  // ForKey options as sets; they win over --set
+  bool print = false;
+  bool help = false;
+};
+
+/// "0 = greedy (a number of at least 0; default 1.0)", from the list of fields.
+std::string KeyHelp(const std::string& key) {
+  Config defaults;
+  const FieldList list = ListFields(defaults);
+  const Field* field = list.Find(key);
+  RC_CHECK(field != nullptr, key);
+  return StrCat(field->help, " (", Describe(*field), "; default ", ToToml(field->value), ")");
+}
+
+bool IsFlag(const std::string& key) {
+  Config defaults;
+  const FieldList list = ListFields(defaults);
+  const Field* field = list.Find(key);
+  return field != nullptr && std::holds_alternative<bool*>(field->value);
+}
+
+/// The option parser itself takes "-1" for an unsigned number.
+uint64_t ParseUnsigned(const std::string& text, const std::string& name) {
+  uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end)
+    throw CLI::ValidationError(name, StrCat("expected an integer of at least 0, got ", text));
+  return value;
+}
+
+CLI::Option* AddOption(CLI::App& app, const CommandOption& option) {
+  return std::visit(
+      [&](auto* target) -> CLI::Option* {
+        using T = std::remove_pointer_t<decltype(target)>;
+        if constexpr (std::is_same_v<T, bool>) {
+          return app.add_flag(option.names, *target, option.help);
+        } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
+          return app.add_option_function<std::string>(
+              option.names, [target](const std::string& text) { *target = text; }, option.help);
+        } else if constexpr (std::is_same_v<T, std::optional<uint64_t>> ||
+                             std::is_same_v<T, uint64_t>) {
+          return app.add_option_function<std::string>(
+              option.names,
+              [target, name = option.names](const std::string& text) {
+                *target = ParseUnsigned(text, name);
+              },
+              option.help);
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          return app.add_option(option.names, *target, option.help)->allow_extra_args(false);
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          return app.add_option(option.names, *target, option.help);
+        } else {
+          return app.add_option(option.names, *target, option.help)->capture_default_str();
+        }
+      },
+      option.value);
+}
+
+void AddCommand(CLI::App& app, const Command& command, ConfigFlags& flags) {
+  CLI::App* sub = app.add_subcommand(command.name, command.summary);
+  if (!command.details.empty()) sub->footer("\n" + command.details);
+  for (const CommandOption& option : command.options) {
+    if (option.config_key.empty()) {
+      CLI::Option* added = AddOption(*sub, option);
+      if (option.required) added->required();
+    } else {
+      const std::string help = KeyHelp(option.config_key);
+      auto set = [&flags, key = option.config_key](const std::string& value) {
+        flags.key_options.push_back(key + "=" + value);
+      };
+      if (IsFlag(option.config_key))
+        sub->add_flag_callback(
+            option.names, [set] { set("true"); }, help);
+      else
+        sub->add_option_function<std::string>(option.names, set, help)->take_last();
+    }
+  }
+  if (!command.takes_config) return;
+  sub->add_option("-c,--config", flags.file, "TOML configuration file");
+  sub->add_option("--set", flags.sets, "table.key=value over the file, as often as wanted")
+      ->allow_extra_args(false);
+  sub->add_flag("--print-config", flags.print, "print the resolved configuration and exit");
+  sub->add_flag("--help-config", flags.help,
+                "print all configuration keys with meaning, limits and default, and exit");
+}
+
+/// The options that set `key`, for a message: " or with --model"; empty when there is none.
+std::string FlagFor(const Command& command, const std::string& key) {
+  for (const CommandOption& option : command.options)
+    if (option.config_key == key) return StrCat(" or with ", option.names);
+  return "";
+}
+
+int Run(const Command& command, const ConfigFlags& flags) {
+  if (flags.help) {
+    std::cout << HelpConfig();
+    return std::cout.flush() ? 0 : kExitFailed;
+  }
+  Config config;
+  std::vector<std::string> sets = flags.sets;
+  sets.insert(sets.end(), flags.key_options.begin(), flags.key_options.end());
+  if (command.takes_config) config = LoadConfig(flags.file, sets);
+  if (flags.print) {
+    std::cout << ToToml(config);
+    return std::cout.flush() ? 0 : kExitFailed;
+  }
+  const FieldList list = ListFields(config);
+  for (const std::string& key : command.needs) {
+    const Field* field = list.Find(key);
+    RC_CHECK(field != nullptr, key);
+    if (std::get<std::string*>(field->value)->empty())
+      throw Error(StrCat(command.name, ": ", key,
+                         " is not set: give it in the configuration file, "
+                         "with --set ",
+                         key, "=...", FlagFor(command, key)));
+  }
+  return command.run(config);
+}
+
+int Fail(int status, const std::string& message) {
+  std::cerr << "rollcast: " << message << std::endl;
+  return status;
+}
+
+}  // namespace
+
+int RunCommandLine(const std::vector<Command>& commands, int argc, const char* const* argv) {
+  CLI::App app("Rollouts for policy-gradient training of language models", "rollcast");
+  app.set_version_flag("--version", "rollcast " ROLLCAST_VERSION);
+  app.require_subcommand(1);
+  ConfigFlags flags;
+  try {
+    for (const Command& command : commands) AddCommand(app, command, flags);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& e) {
+      if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+      const auto chosen = app.get_subcommands();
+      const std::string name = chosen.empty() ? "" : chosen.front()->get_name() + ": ";
+      return Fail(kExitUsage, StrCat(name, e.what(), " (--help lists what there is)"));
+    }
+    const std::string name = app.get_subcommands().front()->get_name();
+    for (const Command& command : commands)
+      if (command.name == name) return Run(command, flags);
+    throw CheckFailure("no command " + name);
+  } catch (const Error& e) {
+    return Fail(kExitFailed, e.what());
+  } catch (const CheckFailure& e) {
+    return Fail(kExitBug, StrCat("this is a bug in rollcast: ", e.what()));
+  } catch (const std::filesystem::filesystem_error& e) {
+    return Fail(kExitFailed, e.what());
+  } catch (const std::bad_alloc&) {
+    return Fail(kExitFailed, "out of memory");
+  } catch (const std::exception& e) {
+    return Fail(kExitBug, StrCat("this is a bug in rollcast: unforeseen error: ", e.what()));
+  }
+}
+
+}  // namespace rollcast

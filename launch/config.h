@@ -1,0 +1,109 @@
+// The configuration of a job: one TOML table a struct. Relative paths in it are relative to the
+// working directory of the process. See ListFields in launch/config.cc for the meaning and the
+// limits of each field, or `rollcast trainer --help-config`.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/sampling.h"
+#include "kernels/backend.h"
+#include "launch/field.h"
+#include "rollout/scorer.h"
+
+namespace rollcast {
+
+struct ModelSettings {
+  std::string path;
+  bool untie_head = false;
+};
+
+struct RolloutSettings {
+  std::string prompts;
+  std::string tokenizer;  // empty: the model's folder
+  bool add_special_tokens = false;
+  int group_size = 8;
+  int groups_per_update = 8;
+  int interval = 1;
+  int max_policy_lag = 1;
+  int max_tries = 3;
+  int max_outstanding = 0;
+  uint64_t seed = 0;
+  std::string output;
+  bool overwrite = false;
+};
+
+struct SyncSettings {
+  std::string mode = "staged";
+  std::string in_flight = "keep";
+  double deadline_s = 60;
+  double drain_limit_s = 30;
+  double heartbeat_s = 5;
+  double startup_s = 600;
+};
+
+struct TrainerSettings {
+  int updates = 30;
+  std::string optimizer = "adam";
+  double learning_rate = 1e-4;
+  double momentum = 0.9;
+  double clip = 0.2;
+  double kl_coef = 0;
+  double max_grad_norm = 1;
+  double min_reward_gain = 0;
+};
+
+inline ScorerConfig NoScorer() {
+  ScorerConfig config;
+  config.kind = "none";
+  return config;
+}
+
+struct LogSettings {
+  std::string level = "info";
+  std::string file;
+};
+
+struct MetricsSettings {
+  std::string file;
+  double interval_s = 10;
+};
+
+struct Config {
+  ModelSettings model;
+  BackendOptions kernels;
+  EngineConfig engine;
+  SamplingParams sampling;
+  RolloutSettings rollout;
+  ScorerConfig scorer = NoScorer();  // kind "none" is known to launch alone: no scorer at all
+  SyncSettings sync;
+  TrainerSettings trainer;
+  LogSettings log;
+  MetricsSettings metrics;
+};
+
+/// Every field of `config`, once. The list points into `config`.
+FieldList ListFields(Config& config);
+
+/// Reads `text` over the defaults, then applies `sets` ("table.key=value") in order. `name` stands
+/// for the file in messages. Throws Error with file, line, key, expected and actual: bad TOML,
+/// unknown table or key (with the nearest known one), wrong type, out of range, or fields that
+/// contradict each other.
+Config ParseConfig(std::string_view text, const std::string& name,
+                   std::span<const std::string> sets = {});
+/// The same from a file; an empty `path` stands for an empty file.
+Config LoadConfig(const std::string& path, std::span<const std::string> sets = {});
+
+/// The resolved configuration, every field written out; ParseConfig reads it back to the same.
+std::string ToToml(const Config& config);
+/// Every table and field with its meaning, limits and default.
+std::string HelpConfig();
+/// FNV-1a over the resolved fields that all ranks of a job must agree on: all but [kernels],
+/// [log], [metrics] and model.path (the weights' own digest stands for that one).
+uint64_t Digest(const Config& config);
+
+}  // namespace rollcast

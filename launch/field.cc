@@ -1,0 +1,256 @@
+#include "launch/field.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace rollcast {
+
+namespace {
+
+template <class T>
+constexpr bool kIsNumber = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
+
+bool Within(double value, const Limits& limits) {
+  // Written so that a NaN is out of every range.
+  return (limits.above ? value > limits.min : value >= limits.min) && value <= limits.max &&
+         std::isfinite(value);
+}
+
+template <class T>
+std::string NumberText(T value) {
+  char buffer[40];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  std::string text(buffer, end);
+  if constexpr (std::is_floating_point_v<T>)
+    if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+template <class T>
+std::string ElementText(const T& element) {
+  if constexpr (std::is_same_v<T, std::string>)
+    return TomlString(element);
+  else
+    return NumberText(element);
+}
+
+/// A limit as a person writes it: 65536, not 65536.0.
+std::string LimitText(double limit) {
+  std::string text = NumberText(limit);
+  if (text.ends_with(".0")) text.resize(text.size() - 2);
+  return text;
+}
+
+std::string RangeText(const Limits& limits) {
+  const bool lower = std::isfinite(limits.min), upper = std::isfinite(limits.max);
+  std::string text;
+  if (lower && upper && !limits.above)
+    return StrCat(" from ", LimitText(limits.min), " to ", LimitText(limits.max));
+  if (lower)
+    text = (limits.above ? std::string(" above ") : std::string(" of at least ")) +
+           LimitText(limits.min);
+  if (upper) text += (lower ? " and at most " : " of at most ") + LimitText(limits.max);
+  return text;
+}
+
+/// What a field of type T is called, without its limits.
+template <class T>
+const char* TypeName() {
+  if constexpr (std::is_same_v<T, bool>) return "true or false";
+  if constexpr (std::is_same_v<T, std::string>) return "a string";
+  if constexpr (std::is_same_v<T, std::vector<int32_t>>) return "an array of integers";
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return "an array of strings";
+  if constexpr (std::is_floating_point_v<T>) return "a number";
+  return "an integer";
+}
+
+[[noreturn]] void Refuse(const Field& field, const FieldValue& value, const std::string& where) {
+  throw Error(StrCat(where, ": ", field.key, ": expected ", Describe(field), ", got ", value.text));
+}
+
+/// The nearest of `names`, or empty when more than a third of `wanted` would have to change.
+std::string Nearest(std::string_view wanted, const std::vector<std::string>& names) {
+  std::string best;
+  int best_distance = std::clamp<int>(static_cast<int>(wanted.size()) / 3, 1, 3) + 1;
+  for (const std::string& name : names) {
+    const int distance = EditDistance(wanted, name);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = name;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+const Field* FieldList::Find(std::string_view key) const {
+  for (const Field& field : fields_)
+    if (field.key == key) return &field;
+  return nullptr;
+}
+
+const FieldTable* FieldList::FindTable(std::string_view name) const {
+  for (const FieldTable& table : tables_)
+    if (table.name == name) return &table;
+  return nullptr;
+}
+
+std::string FieldList::NearestKey(std::string_view key) const {
+  const size_t dot = key.find('.');
+  const std::string_view leaf = dot == std::string_view::npos ? key : key.substr(dot + 1);
+  const std::string_view table = dot == std::string_view::npos ? "" : key.substr(0, dot);
+  std::vector<std::string> siblings, all;
+  for (const Field& field : fields_) {
+    all.push_back(field.key);
+    if (field.table() == table) siblings.emplace_back(field.name());
+  }
+  if (const std::string near = Nearest(leaf, siblings); !near.empty())
+    return StrCat(table, ".", near);
+  // The right name in the wrong table.
+  for (const Field& field : fields_)
+    if (field.name() == leaf) return field.key;
+  return Nearest(key, all);
+}
+
+std::string FieldList::NearestTable(std::string_view name) const {
+  std::vector<std::string> names;
+  for (const FieldTable& table : tables_) names.push_back(table.name);
+  return Nearest(name, names);
+}
+
+std::string Describe(const Field& field) {
+  if (!field.limits.choices.empty()) {
+    std::string text = "one of";
+    for (size_t i = 0; i < field.limits.choices.size(); ++i)
+      text += (i ? ", " : " ") + TomlString(field.limits.choices[i]);
+    return text;
+  }
+  return std::visit(
+      [&](auto* target) {
+        using T = std::remove_pointer_t<decltype(target)>;
+        return TypeName<T>() + RangeText(field.limits);
+      },
+      field.value);
+}
+
+std::string TomlString(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+          constexpr const char* kHex = "0123456789ABCDEF";
+          out += "\\u00";
+          out += kHex[c >> 4];
+          out += kHex[c & 15];
+        } else {
+          out += c;
+        }
+    }
+  }
+  return out + '"';
+}
+
+std::string ToToml(const FieldRef& value) {
+  return std::visit(
+      [](auto* v) -> std::string {
+        using T = std::remove_pointer_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, bool>) {
+          return *v ? "true" : "false";
+        } else if constexpr (kIsNumber<T> || std::is_same_v<T, std::string>) {
+          return ElementText(*v);
+        } else {
+          std::string out = "[";
+          for (const auto& element : *v) out += (out.size() > 1 ? ", " : "") + ElementText(element);
+          return out + "]";
+        }
+      },
+      value);
+}
+
+std::string FloatText(double value) { return NumberText(value); }
+
+int EditDistance(std::string_view a, std::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int substituted = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row[b.size()];
+}
+
+void Assign(const Field& field, const FieldValue& value, const std::string& where) {
+  std::visit(
+      [&](auto* target) {
+        using T = std::remove_pointer_t<decltype(target)>;
+        if constexpr (std::is_same_v<T, bool>) {
+          const bool* given = std::get_if<bool>(&value.value);
+          if (!given) Refuse(field, value, where);
+          *target = *given;
+        } else if constexpr (std::is_integral_v<T>) {
+          const int64_t* given = std::get_if<int64_t>(&value.value);
+          if (!given || !std::in_range<T>(*given) ||
+              !Within(static_cast<double>(*given), field.limits))
+            Refuse(field, value, where);
+          *target = static_cast<T>(*given);
+        } else if constexpr (std::is_floating_point_v<T>) {
+          const int64_t* integer = std::get_if<int64_t>(&value.value);
+          const double* real = std::get_if<double>(&value.value);
+          if (!integer && !real) Refuse(field, value, where);
+          const T given = integer ? static_cast<T>(*integer) : static_cast<T>(*real);
+          if (!Within(given, field.limits)) Refuse(field, value, where);
+          *target = given;
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          const std::string* given = std::get_if<std::string>(&value.value);
+          const auto& choices = field.limits.choices;
+          if (!given || (!choices.empty() &&
+                         std::find(choices.begin(), choices.end(), *given) == choices.end()))
+            Refuse(field, value, where);
+          *target = *given;
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          const auto* given = std::get_if<std::vector<std::string>>(&value.value);
+          const auto* empty = std::get_if<std::vector<int64_t>>(&value.value);
+          if (!given && !(empty && empty->empty())) Refuse(field, value, where);
+          *target = given ? *given : std::vector<std::string>();
+        } else {
+          const auto* given = std::get_if<std::vector<int64_t>>(&value.value);
+          if (!given) Refuse(field, value, where);
+          for (const int64_t element : *given)
+            if (!std::in_range<int32_t>(element) ||
+                !Within(static_cast<double>(element), field.limits))
+              Refuse(field, value, where);
+          target->assign(given->begin(), given->end());
+        }
+      },
+      field.value);
+}
+
+}  // namespace rollcast

@@ -1,0 +1,45 @@
+#include "launch/prompts.h"
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "rollout/chat_template.h"
+
+namespace rollcast {
+
+std::vector<Prompt> LoadPrompts(const Config& config, int vocab_size) {
+  std::filesystem::path folder =
+      config.rollout.tokenizer.empty() ? config.model.path : config.rollout.tokenizer;
+  if (!std::filesystem::is_directory(folder)) folder = folder.parent_path();
+  std::optional<ChatTemplate> chat;
+  std::string why_not;
+  try {
+    chat = ChatTemplate::Load(folder);
+  } catch (const Error& e) {
+    why_not = e.what();  // of no interest unless a prompt has messages
+  }
+  PromptOptions options;
+  options.chat_template = chat.has_value() ? &*chat : nullptr;
+  options.vocab_size = vocab_size;
+  try {
+    return ReadPrompts(config.rollout.prompts, options);
+  } catch (const Error& e) {
+    const std::string what = e.what();
+    if (chat.has_value() || what.find("\"messages\"") == std::string::npos) throw;
+    throw Error(StrCat(what, " (", why_not, ")"));
+  }
+}
+
+PromptGroup ToGroup(const Prompt& prompt, const RolloutSettings& settings) {
+  PromptGroup group;
+  group.prompt_id = prompt.id;
+  group.tokens = prompt.tokens;
+  group.text = prompt.text;
+  group.add_special_tokens = settings.add_special_tokens && !prompt.rendered;
+  group.reference = prompt.answer;
+  group.metadata = prompt.metadata_json;
+  return group;
+}
+
+}  // namespace rollcast

@@ -1,0 +1,144 @@
+#include "launch/rollout_process.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include "launch/log.h"
+#include "launch/metrics.h"
+#include "rollout/rollout_worker.h"
+#include "rollout/trajectory_file.h"
+#include "trainer_bridge/engine_update_target.h"
+#include "trainer_bridge/rollout_rank.h"
+
+namespace rollcast {
+
+namespace {
+
+// Writes the rank's metrics file every metrics.interval_s.
+class MetricsWriter {
+ public:
+  MetricsWriter(const MetricsSettings& settings, int rank) : settings_(settings) {
+    metrics_.rank = rank;
+  }
+
+  RankMetrics& metrics() { return metrics_; }
+
+  void WriteIfDue(const RolloutWorker& worker) {
+    const auto now = Clock::now();
+    if (settings_.file.empty() || now < due_) return;
+    due_ = now + std::chrono::duration_cast<Clock::duration>(
+                     std::chrono::duration<double>(settings_.interval_s));
+    Write(worker);
+  }
+  void Write(const RolloutWorker& worker) {
+    if (settings_.file.empty()) return;
+    metrics_.engine = worker.stats().engine;
+    WriteMetricsFile(settings_.file, metrics_);
+  }
+
+ private:
+  const MetricsSettings& settings_;
+  RankMetrics metrics_;
+  Clock::time_point due_{};
+};
+
+void LogUpdate(const SyncReport& r) {
+  if (r.error.empty())
+    Log(LogLevel::kDebug,
+        fmt::format("policy version {} is live: {}, {} bytes in {:.1f} ms, pause {:.1f} ms, {} "
+                    "kept, {} recomputed, {} aborted",
+                    r.version, r.mode, r.bytes, 1e3 * r.total_s, 1e3 * r.pause_s, r.sequences_kept,
+                    r.sequences_recomputed, r.sequences_aborted));
+  else
+    LogWarn(fmt::format("update {}: {}", r.committed ? "incomplete" : "refused", r.error));
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> LoadTokenizer(const Config& config) {
+  if (!config.rollout.tokenizer.empty()) return Tokenizer::Load(config.rollout.tokenizer);
+  const std::filesystem::path file = std::filesystem::path(config.model.path) / "tokenizer.json";
+  return std::filesystem::exists(file) ? Tokenizer::Load(file) : nullptr;
+}
+
+LoadedModel LoadedModel::Load(const Config& config) {
+  LoadedModel model;
+  ModelConfig model_config = ModelConfig::Load(config.model.path);
+  model_config.untie_head = config.model.untie_head;
+  model.tokenizer = LoadTokenizer(config);
+  model.backend = MakeBackend(ResolveThreads(config.kernels));
+  model.store = std::make_unique<WeightStore>(std::move(model_config), *model.backend);
+  model.store->LoadCheckpoint(config.model.path);
+  model.engine = std::make_unique<Engine>(*model.store, config.engine);
+  return model;
+}
+
+void RunRolloutRank(const Config& config, World& world, const Roles& roles,
+                    std::function<bool(Coordinator&)> drive) {
+  const auto begin = Clock::now();
+  std::unique_ptr<Scorer> scorer;
+  if (config.scorer.kind != "none") scorer = MakeScorer(config.scorer);
+  LoadedModel model = LoadedModel::Load(config);
+  if (config.sync.mode == "staged" && roles.trainer() >= 0) model.store->staging();
+
+  RolloutRankOptions options;
+  options.ready.manifest_digest = model.store->manifest().digest();
+  options.ready.weights_digest = model.store->Digest(model.store->live());
+  options.max_tries = config.rollout.max_tries;
+  options.max_policy_lag = config.rollout.max_policy_lag;
+  options.heartbeat = std::chrono::duration<double>(config.sync.heartbeat_s);
+  options.silence = SilenceLimit(config.sync);
+  options.startup = std::chrono::duration<double>(config.sync.startup_s);
+
+  std::unique_ptr<TrajectoryFile> file;
+  const bool coordinates = world.rank() == roles.workers().front();
+  if (coordinates && !config.rollout.output.empty()) {
+    TrajectoryFileInfo info;
+    info.config = ToToml(config);
+    info.model_digest = options.ready.weights_digest;
+    info.manifest_digest = options.ready.manifest_digest;
+    info.overwrite = config.rollout.overwrite;
+    file = std::make_unique<TrajectoryFile>(config.rollout.output, info);
+  }
+
+  RolloutWorkerOptions worker_options;
+  worker_options.rank = world.rank();
+  worker_options.max_outstanding = config.rollout.max_outstanding;
+  RolloutWorker worker(*model.engine, model.tokenizer.get(), std::move(scorer), worker_options);
+  EngineUpdateTarget target(*model.engine, *model.store);
+  MetricsWriter metrics(config.metrics, world.rank());
+
+  RolloutRankSeams seams;
+  seams.append = [&](std::span<const Trajectory> trajectories) {
+    for (const Trajectory& t : trajectories)
+      ++metrics.metrics().outcomes.at(static_cast<size_t>(t.outcome));
+    if (file != nullptr) file->Append(trajectories);
+  };
+  seams.on_update = [&](const SyncReport& report) {
+    metrics.metrics().last_update = report;
+    LogUpdate(report);
+    if (file != nullptr) file->AppendUpdate(report);
+  };
+  seams.close = [&] {
+    if (file != nullptr) file->Close();
+  };
+  seams.drive = std::move(drive);
+  seams.warn = [](const std::string& what) { LogWarn(what); };
+  seams.check = [&] {
+    ThrowIfSignalled();
+    metrics.WriteIfDue(worker);
+  };
+  RolloutRank rank(world.communicator(), roles, worker, target, MessageWeightTransport(),
+                   std::move(options), std::move(seams));
+  LogInfo(fmt::format("ready after {:.1f} s: {}, {} threads, {} KV pages of {} tokens",
+                      std::chrono::duration<double>(Clock::now() - begin).count(),
+                      model.store->config().model_type, ResolveThreads(config.kernels).threads,
+                      model.engine->config().num_pages, model.engine->config().page_size));
+  rank.Run();
+  metrics.Write(worker);
+}
+
+}  // namespace rollcast

@@ -1,0 +1,123 @@
+#include "launch/runtime.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "launch/command.h"
+#include "launch/log.h"
+#include "launch/signals.h"
+#include "trainer_bridge/rollout_rank.h"
+
+namespace rollcast {
+
+namespace {
+
+// To find all ranks: mpirun may still be starting processes on other hosts.
+constexpr auto kRolesDeadline = std::chrono::seconds(120);
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+int LocalRanks() {
+  const char* text = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  return text == nullptr ? 1 : std::max(std::atoi(text), 1);
+}
+
+int UsableCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(CPU_COUNT(&set), 1);
+}
+
+}  // namespace
+
+World::World() {
+  if (!MpiSession::Launched()) {
+    communicator_ = std::move(MakeThreadCommunicators(1).front());
+    return;
+  }
+  session_ = std::make_unique<MpiSession>();
+  communicator_ = session_->MakeCommunicator();
+}
+
+World::~World() = default;
+
+void World::End(int status) {
+  if (session_ == nullptr) return;
+  if (status != 0) communicator_->Abandon();
+  communicator_.reset();
+  session_->Finalize(status,
+                     status == 0 ? std::chrono::seconds(10) : std::chrono::milliseconds(1500));
+}
+
+void ThrowIfSignalled() {
+  if (const int signal = StopSignal(); signal != 0)
+    throw Error(fmt::format("stopped by {}", SignalName(signal)));
+}
+
+int RunAsRank(const Config& config, Role role,
+              const std::function<int(World& world, const Roles& roles)>& body) {
+  CatchSignals();
+  World world;
+  const bool alone = world.size() == 1;
+  OpenLog(config.log, alone ? "" : fmt::format("{}, rank {}", Name(role), world.rank()));
+  int status = 0;
+  std::exception_ptr failure;
+  // Of several ranks each states its error, and at once: beside a dead peer, or with mpirun about
+  // to kill, the rest may take longer than there is time.
+  const auto fail = [&](const std::exception& e) {
+    failure = std::current_exception();
+    status = dynamic_cast<const Error*>(&e) != nullptr ? kExitFailed : kExitBug;
+    if (!alone) LogError(e.what());
+  };
+  try {
+    const RankInfo mine{role, ROLLCAST_VERSION, Digest(config), HostName()};
+    const Roles roles = ExchangeRoles(world.communicator(), mine, Clock::now() + kRolesDeadline);
+    try {
+      status = body(world, roles);
+    } catch (const std::exception& e) {
+      fail(e);
+      TellOfFailure(world.communicator(), roles, e.what());
+    }
+  } catch (const std::exception& e) {
+    fail(e);
+  }
+  world.End(status);
+  // A process alone fails like any other command.
+  if (alone && failure != nullptr) std::rethrow_exception(failure);
+  return status;
+}
+
+std::chrono::duration<double> SilenceLimit(const SyncSettings& sync) {
+  return std::chrono::duration<double>(
+      std::max(std::min(sync.deadline_s, 3 * sync.heartbeat_s), 1.5 * sync.heartbeat_s));
+}
+
+TrainerClientOptions ClientOptions(const Config& config) {
+  TrainerClientOptions options;
+  options.heartbeat = std::chrono::duration<double>(config.sync.heartbeat_s);
+  options.silence = SilenceLimit(config.sync);
+  options.startup = std::chrono::duration<double>(config.sync.startup_s);
+  return options;
+}
+
+BackendOptions ResolveThreads(BackendOptions options) {
+  if (options.threads > 0) return options;
+  const int usable = UsableCores();
+  const bool bound = usable < static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  options.threads = bound ? usable : std::max(usable / LocalRanks(), 1);
+  return options;
+}
+
+}  // namespace rollcast

@@ -1,0 +1,54 @@
+// What the processes of a job have in common: the world of ranks, and how they start and end.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "kernels/backend.h"
+#include "launch/config.h"
+#include "trainer_bridge/communicator.h"
+#include "trainer_bridge/mpi_communicator.h"
+#include "trainer_bridge/roles.h"
+#include "trainer_bridge/trainer_client.h"
+
+namespace rollcast {
+
+/// The ranks that were started together: those of mpirun, or this process alone.
+class World {
+ public:
+  /// Initialises MPI when mpirun started this process. The calling thread is the bridge thread.
+  World();
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  Communicator& communicator() { return *communicator_; }
+  int rank() const { return communicator_->rank(); }
+  int size() const { return communicator_->size(); }
+  /// Leaves the world. With a status other than 0, peers that may be gone are not waited for.
+  void End(int status);
+
+ private:
+  std::unique_ptr<MpiSession> session_;
+  std::unique_ptr<Communicator> communicator_;
+};
+
+/// Runs `body` as one rank of a job and returns the process's exit status: signals are caught, the
+/// log is open, roles and configuration are agreed on by all ranks. An exception that leaves `body`
+/// is logged with the rank and told to the coordinator (or by it to all), so that no rank is left
+/// half alive.
+int RunAsRank(const Config& config, Role role,
+              const std::function<int(World& world, const Roles& roles)>& body);
+
+/// Throws Error, naming the signal, when SIGINT or SIGTERM has come.
+void ThrowIfSignalled();
+
+/// Heartbeats and the silence after which a peer is lost, from [sync].
+std::chrono::duration<double> SilenceLimit(const SyncSettings& sync);
+TrainerClientOptions ClientOptions(const Config& config);
+
+/// `options` with `threads` resolved where it is 0: the cores that this process may use, shared
+/// with the other ranks of this host unless mpirun has bound them apart.
+BackendOptions ResolveThreads(BackendOptions options);
+
+}  // namespace rollcast

@@ -1,0 +1,158 @@
+#include "launch/score_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launch/log.h"
+#include "launch/progress.h"
+#include "launch/rollout_process.h"
+#include "launch/signals.h"
+#include "rollout/hdf5.h"
+
+namespace rollcast {
+
+namespace {
+
+struct Row {
+  std::string place;  // file:line
+  std::vector<int32_t> tokens;
+};
+
+std::vector<int32_t> ParseTokens(const std::string& line, const std::string& place) {
+  nlohmann::json row;
+  try {
+    row = nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(fmt::format("{}: not valid JSON: {}", place, e.what()));
+  }
+  if (!row.is_object())
+    throw Error(fmt::format("{}: is {}, expected an object", place, row.type_name()));
+  const auto tokens = row.find("tokens");
+  if (tokens == row.end()) throw Error(fmt::format("{}: has no \"tokens\"", place));
+  if (!tokens->is_array())
+    throw Error(fmt::format("{}: \"tokens\" is {}, expected an array", place, tokens->type_name()));
+  std::vector<int32_t> ids;
+  for (const nlohmann::json& token : *tokens) {
+    const bool fits = token.is_number_integer() && token.get<double>() >= 0 &&
+                      token.get<double>() <= std::numeric_limits<int32_t>::max();
+    if (!fits)
+      throw Error(fmt::format("{}: \"tokens\" holds {}, expected token ids", place, token.dump()));
+    ids.push_back(token.get<int32_t>());
+  }
+  return ids;
+}
+
+std::vector<Row> ReadRows(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in || std::filesystem::is_directory(path))
+    throw Error(fmt::format("{}: cannot be read", path.string()));
+  std::vector<Row> rows;
+  std::string line;
+  for (size_t number = 1; std::getline(in, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    std::string place = fmt::format("{}:{}", path.string(), number);
+    std::vector<int32_t> tokens = ParseTokens(line, place);
+    if (tokens.size() < 2)
+      throw Error(fmt::format("{}: has {} tokens, expected at least 2", place, tokens.size()));
+    rows.push_back({std::move(place), std::move(tokens)});
+  }
+  if (in.bad()) throw Error(fmt::format("{}: cannot be read to its end", path.string()));
+  return rows;
+}
+
+// The file under a name beside its own, renamed when it is complete.
+class ScoreFile {
+ public:
+  ScoreFile(const std::filesystem::path& path, bool overwrite)
+      : path_(path),
+        written_(fmt::format("{}.tmp.{}", path.string(), getpid())),
+        file_(Create(path, written_, overwrite)) {}
+  ~ScoreFile() {
+    std::error_code ignored;
+    std::filesystem::remove(written_, ignored);
+  }
+  ScoreFile(const ScoreFile&) = delete;
+  ScoreFile& operator=(const ScoreFile&) = delete;
+
+  void Write(size_t row, const Completion& completion) {
+    const std::string group = fmt::format("row_{}", row);
+    file_.Write<float>(group + "/logprob_raw", completion.logprob_raw,
+                       {completion.logprob_raw.size()});
+    if (completion.logits.empty()) return;
+    const size_t tokens = completion.prompt.size();
+    file_.Write<float>(group + "/logits", completion.logits,
+                       {tokens, completion.logits.size() / tokens}, /*compress=*/false);
+  }
+  void Commit() {
+    file_.Close();
+    std::error_code error;
+    std::filesystem::rename(written_, path_, error);
+    if (error)
+      throw Error(fmt::format("{}: cannot be written: {}", path_.string(), error.message()));
+  }
+
+ private:
+  static Hdf5File Create(const std::filesystem::path& path, const std::filesystem::path& written,
+                         bool overwrite) {
+    if (!overwrite && std::filesystem::exists(path))
+      throw Error(fmt::format("{}: exists already; --overwrite replaces it", path.string()));
+    return Hdf5File::Create(written, /*overwrite=*/true);
+  }
+
+  const std::filesystem::path path_, written_;
+  Hdf5File file_;
+};
+
+}  // namespace
+
+int RunScore(const Config& config, const ScoreOptions& options) {
+  CatchSignals();
+  OpenLog(config.log, "score");
+  const std::vector<Row> rows = ReadRows(options.input);
+  ScoreFile file(options.output, options.overwrite);
+  Config of_engine = config;
+  of_engine.rollout.tokenizer.clear();
+  LoadedModel model = LoadedModel::Load(of_engine);
+  Engine& engine = *model.engine;
+
+  Progress progress;
+  size_t submitted = 0, done = 0;
+  std::vector<Completion> finished;
+  while (done < rows.size()) {
+    ThrowIfSignalled();
+    // Logits of a row take T * vocab floats, so no more rows than decode together are under way.
+    for (; submitted < rows.size() &&
+           submitted - done < static_cast<size_t>(engine.config().max_running);
+         ++submitted) {
+      Request request;
+      request.id = submitted;
+      request.prompt = rows[submitted].tokens;
+      request.score_only = true;
+      request.want_logits = options.logits;
+      const std::string why = engine.Submit(std::move(request));
+      if (!why.empty()) throw Error(fmt::format("{}: {}", rows[submitted].place, why));
+    }
+    finished.clear();
+    engine.Step(finished);
+    for (const Completion& completion : finished) {
+      RC_CHECK(completion.state == CompletionState::kScored, rows.at(completion.id).place);
+      file.Write(completion.id, completion);
+      ++done;
+    }
+    progress.Show(fmt::format("score: {} of {} rows", done, rows.size()));
+  }
+  file.Commit();
+  return 0;
+}
+
+}  // namespace rollcast

@@ -1,0 +1,103 @@
+#include "launch/tokenize_command.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "kernels/check.h"
+#include "rollout/tokenizer.h"
+
+namespace rollcast {
+
+namespace {
+
+/// Writes to a file beside `path` and renames it in Commit, so that `path` is never half written.
+/// What is not a regular file (a pipe, a terminal) is written directly.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::filesystem::path& path) : path_(path), written_(path) {
+    std::error_code ignored;
+    const auto status = std::filesystem::status(path, ignored);
+    renames_ = !std::filesystem::exists(status) || std::filesystem::is_regular_file(status);
+    if (renames_) written_ += StrCat(".tmp.", getpid());
+    errno = 0;
+    out_.open(written_, std::ios::binary | std::ios::trunc);
+    Check("cannot be written");
+  }
+  ~AtomicFile() {
+    std::error_code ignored;
+    if (renames_ && !committed_) std::filesystem::remove(written_, ignored);
+  }
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void Write(const std::string& text) {
+    out_ << text;
+    Check("cannot be written");
+  }
+  void Commit() {
+    out_.close();
+    Check("cannot be written");
+    std::error_code error;
+    if (renames_) std::filesystem::rename(written_, path_, error);
+    if (error) throw Error(StrCat(path_.string(), ": cannot be written: ", error.message()));
+    committed_ = true;
+  }
+
+ private:
+  void Check(const char* what) {
+    if (out_.good()) return;
+    throw Error(StrCat(path_.string(), ": ", what, errno != 0 ? ": " : "",
+                       errno != 0 ? std::strerror(errno) : ""));
+  }
+
+  std::filesystem::path path_, written_;
+  std::ofstream out_;
+  bool renames_;
+  bool committed_ = false;
+};
+
+std::string Text(const std::string& line, const std::string& place) {
+  nlohmann::json row;
+  try {
+    row = nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(StrCat(place, ": not valid JSON: ", error.what()));
+  }
+  if (!row.is_object())
+    throw Error(StrCat(place, ": is ", row.type_name(), ", expected an object"));
+  const auto text = row.find("text");
+  if (text == row.end()) throw Error(StrCat(place, ": has no \"text\""));
+  if (!text->is_string())
+    throw Error(StrCat(place, ": \"text\" is ", text->type_name(), ", expected a string"));
+  return text->get<std::string>();
+}
+
+}  // namespace
+
+int RunTokenize(const TokenizeOptions& options) {
+  const auto tokenizer = Tokenizer::Load(options.tokenizer);
+  std::ifstream in(options.input, std::ios::binary);
+  if (!in || std::filesystem::is_directory(options.input))
+    throw Error(StrCat(options.input.string(), ": cannot be read"));
+  AtomicFile out(options.output);
+  std::string line;
+  for (size_t number = 1; std::getline(in, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string place = StrCat(options.input.string(), ":", number);
+    const auto ids = tokenizer->Encode(Text(line, place), options.add_special_tokens);
+    const nlohmann::json row = {{"ids", ids},
+                                {"decoded", tokenizer->Decode(ids, false)},
+                                {"decoded_skip_special", tokenizer->Decode(ids, true)}};
+    out.Write(row.dump() + "\n");
+  }
+  if (in.bad()) throw Error(StrCat(options.input.string(), ": cannot be read to its end"));
+  out.Commit();
+  return 0;
+}
+
+}  // namespace rollcast

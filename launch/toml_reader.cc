@@ -1,0 +1,82 @@
+#include "launch/toml_reader.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "kernels/check.h"
+
+namespace rollcast {
+
+namespace {
+
+FieldValue ToValue(const toml::node& node) {
+  FieldValue result;
+  std::ostringstream text;
+  node.visit([&](const auto& n) { text << n; });
+  result.text = text.str();
+  result.value = std::monostate();
+  if (const auto* v = node.as_boolean()) result.value = v->get();
+  if (const auto* v = node.as_integer()) result.value = v->get();
+  if (const auto* v = node.as_floating_point()) {
+    result.value = v->get();
+    result.text = FloatText(v->get());
+  }
+  if (const auto* v = node.as_string()) {
+    result.value = v->get();
+    result.text = TomlString(v->get());
+  }
+  if (const auto* array = node.as_array()) {
+    if (array->is_homogeneous<std::string>()) {
+      std::vector<std::string> elements;
+      for (const auto& element : *array) elements.push_back(element.as_string()->get());
+      result.value = std::move(elements);
+    } else if (array->empty() || array->is_homogeneous<int64_t>()) {
+      std::vector<int64_t> elements;
+      for (const auto& element : *array) elements.push_back(element.as_integer()->get());
+      result.value = std::move(elements);
+    }
+  }
+  return result;
+}
+
+void Flatten(const toml::table& table, const std::string& prefix, std::vector<TomlEntry>& out) {
+  for (const auto& [key, node] : table) {
+    const std::string path = prefix + std::string(key.str());
+    const int line = static_cast<int>(key.source().begin.line);
+    if (const toml::table* child = node.as_table()) {
+      out.push_back({path, true, {}, line});
+      Flatten(*child, path + ".", out);
+    } else {
+      out.push_back({path, false, ToValue(node), line});
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<TomlEntry> ReadToml(std::string_view text, const std::string& name) {
+  std::vector<TomlEntry> entries;
+  try {
+    Flatten(toml::parse(text, name), "", entries);
+  } catch (const toml::parse_error& e) {
+    throw Error(StrCat(name, ":", e.source().begin.line, ": not valid TOML: ", e.description()));
+  }
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const TomlEntry& a, const TomlEntry& b) { return a.line < b.line; });
+  return entries;
+}
+
+FieldValue ReadTomlValue(std::string_view text, const std::string& name) {
+  try {
+    const toml::table table = toml::parse("value = " + std::string(text), name);
+    if (table.size() == 1) return ToValue(*table.get("value"));
+  } catch (const toml::parse_error&) {
+  }
+  throw Error(StrCat(name, ": ", TomlString(text),
+                     " is not a value (TOML syntax: 1, 0.5, true, "
+                     "\"text\", [1, 2])"));
+}
+
+}  // namespace rollcast

@@ -1,0 +1,68 @@
+// The loop of the reference trainer: prompts, rollouts, an optimizer step, an update.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/model_config.h"
+#include "launch/config.h"
+#include "launch/grpo.h"
+#include "rollout/prompt_source.h"
+#include "rollout/rollout_buffer.h"
+#include "trainer_bridge/trainer_client.h"
+
+namespace rollcast {
+
+/// What one update has done.
+struct UpdateRecord {
+  int update = 0;  // from 1
+  PolicyVersion version = 0;
+  double reward = 0;  // mean over the completions that were trained on
+  double lag_mean = 0;
+  PolicyVersion lag_max = 0;
+  int completions = 0, left_out = 0;  // trained on; returned with another outcome
+  double tokens_per_s = 0;            // completion tokens that came in, over the update's time
+  double rollout_s = 0, step_s = 0;
+  SyncReport sync;
+  GrpoStats grpo;
+};
+
+/// One line about `record`, for the progress line.
+std::string ProgressLine(const UpdateRecord& record, int updates);
+/// The table at the end of a run, at most about 12 rows.
+std::string Table(const std::vector<UpdateRecord>& records);
+/// Mean reward of the last updates less that of the first ones, five each or fewer.
+double RewardGain(const std::vector<UpdateRecord>& records);
+
+class TrainLoop {
+ public:
+  /// Reads prompts and the tensors that are trained. Throws Error naming what is wrong. All calls
+  /// on one thread, which must not be the client's bridge thread.
+  TrainLoop(const Config& config, TrainerClient& client);
+
+  /// One rollout batch (or the reuse of one), one optimizer step, one published update. Rollouts of
+  /// the next batch go on meanwhile when rollout.max_policy_lag allows it. Throws Error.
+  UpdateRecord Update();
+
+ private:
+  std::vector<Trajectory> Generate();
+  void SubmitBatch();
+  void Publish(UpdateRecord& record);
+
+  const Config& config_;
+  TrainerClient& client_;
+  ModelConfig model_;
+  std::unique_ptr<HeadGrpo> grpo_;
+  PromptSource prompts_;
+  RolloutBuffer buffer_;
+  LivePolicy policy_;
+  int updates_ = 0;         // made so far
+  int64_t batches_ = 0;     // submitted so far
+  bool submitted_ = false;  // a batch is under way that nobody has collected
+  int fresh_ = 0;           // update that generated the batch in use
+  int64_t tokens_ = 0;      // came in during this update
+};
+
+}  // namespace rollcast

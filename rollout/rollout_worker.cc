@@ -1,0 +1,402 @@
+#include "rollout/rollout_worker.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace rollcast {
+
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr auto kStatsInterval = std::chrono::milliseconds(100);
+constexpr auto kIdleWait = std::chrono::milliseconds(200);
+
+RolloutWorkerOptions WithDefaults(RolloutWorkerOptions options, const Engine& engine) {
+  if (options.max_outstanding <= 0) {
+    const int load = engine.config().max_running;
+    options.max_outstanding = load + std::max(load / 2, 1);
+  }
+  options.score_batch = std::max(options.score_batch, 1);
+  return options;
+}
+
+FinishReason ToFinishReason(CompletionState state) {
+  switch (state) {
+    case CompletionState::kStopId:
+      return FinishReason::kStopId;
+    case CompletionState::kStopCallback:
+      return FinishReason::kStopString;
+    case CompletionState::kLength:
+      return FinishReason::kLength;
+    case CompletionState::kAborted:
+      return FinishReason::kAbort;
+    case CompletionState::kScored:
+      return FinishReason::kNone;
+  }
+  return FinishReason::kNone;
+}
+
+// What is known of a completion before anything has been generated.
+Trajectory Skeleton(const GroupWork& work, int32_t sample_index, const SamplingParams& sampling,
+                    int rank) {
+  Trajectory t;
+  t.prompt_id = work.prompt_id;
+  t.group_id = work.group_id;
+  t.sample_index = sample_index;
+  t.group_size = work.group_size;
+  t.attempt = work.attempt;
+  t.rank = rank;
+  t.sampling = sampling;
+  t.prompt = work.prompt;
+  t.reward = std::numeric_limits<double>::quiet_NaN();
+  return t;
+}
+
+}  // namespace
+
+RolloutWorker::RolloutWorker(Engine& engine, const Tokenizer* tokenizer,
+                             std::unique_ptr<Scorer> scorer, const RolloutWorkerOptions& options)
+    : engine_(engine),
+      tokenizer_(tokenizer),
+      scorer_(std::move(scorer)),
+      options_(WithDefaults(options, engine)) {
+  engine_thread_ = std::thread([this] { EngineLoop(); });
+  sink_thread_ = std::thread([this] { SinkLoop(); });
+}
+
+RolloutWorker::~RolloutWorker() {
+  {
+    MutexLock lock(mutex_);
+    stop_ = true;
+    changed_.NotifyAll();
+  }
+  engine_.Wake();
+  engine_thread_.join();
+  sink_thread_.join();
+}
+
+int RolloutWorker::FreeRoom() const {
+  MutexLock lock(mutex_);
+  return options_.max_outstanding - stats_.outstanding;
+}
+
+void RolloutWorker::SubmitGroup(GroupWork work) {
+  for (int32_t sample : work.samples)
+    RC_CHECK(sample >= 0 && sample < work.group_size, "sample ", sample, " of group ",
+             work.group_id);
+  {
+    MutexLock lock(mutex_);
+    stats_.outstanding += static_cast<int>(work.samples.size());
+  }
+  Push(std::move(work));
+}
+
+void RolloutWorker::SubmitScore(ScoreWork work) {
+  {
+    MutexLock lock(mutex_);
+    ++stats_.outstanding;
+  }
+  Push(std::move(work));
+}
+
+void RolloutWorker::AbortGroup(uint64_t group_id, std::string message) {
+  Push(Abort{group_id, std::move(message)});
+}
+
+void RolloutWorker::Push(Command command) {
+  {
+    MutexLock lock(mutex_);
+    inbox_.push_back(std::move(command));
+  }
+  // Wake takes the engine's mutex, which is held for as long as a step lasts; between steps the
+  // engine thread looks into the inbox by itself.
+  if (engine_idle_) engine_.Wake();
+}
+
+std::vector<WorkerResult> RolloutWorker::TakeResults() {
+  MutexLock lock(mutex_);
+  stats_.outstanding -= static_cast<int>(results_.size());
+  return std::exchange(results_, {});
+}
+
+bool RolloutWorker::WaitForResults(SteadyClock::time_point deadline) {
+  MutexLock lock(mutex_);
+  while (results_.empty() && failure_ == nullptr)
+    if (!changed_.WaitUntil(mutex_, deadline)) break;
+  return !results_.empty();
+}
+
+void RolloutWorker::ThrowIfFailed() const {
+  std::exception_ptr failure;
+  {
+    MutexLock lock(mutex_);
+    failure = failure_;
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+RolloutWorkerStats RolloutWorker::stats() const {
+  MutexLock lock(mutex_);
+  RolloutWorkerStats stats = stats_;
+  stats.unscored = static_cast<int>(to_score_.size());
+  return stats;
+}
+
+void RolloutWorker::Fail(std::exception_ptr failure) {
+  MutexLock lock(mutex_);
+  if (failure_ == nullptr) failure_ = std::move(failure);
+  stop_ = true;
+  changed_.NotifyAll();
+}
+
+void RolloutWorker::Emit(std::vector<WorkerResult> results) {
+  if (results.empty()) return;
+  MutexLock lock(mutex_);
+  stats_.completions += static_cast<int64_t>(results.size());
+  for (WorkerResult& result : results) results_.push_back(std::move(result));
+  changed_.NotifyAll();
+}
+
+void RolloutWorker::EngineLoop() {
+  try {
+    std::vector<Completion> finished;
+    SteadyClock::time_point stats_due{};
+    while (!stop_) {
+      std::deque<Command> commands;
+      {
+        MutexLock lock(mutex_);
+        commands.swap(inbox_);
+      }
+      for (Command& command : commands) Execute(std::move(command));
+
+      finished.clear();
+      const bool stepped = engine_.Step(finished);
+      if (!finished.empty()) {
+        std::deque<Finished> done;
+        for (Completion& completion : finished) {
+          auto node = in_flight_.extract(completion.id);
+          RC_CHECK(!node.empty(), "the engine finished request ", completion.id,
+                   ", which it was not given or had finished before");
+          done.push_back({std::move(node.mapped()), std::move(completion), engine_.version()});
+        }
+        MutexLock lock(mutex_);
+        for (Finished& item : done) to_score_.push_back(std::move(item));
+        changed_.NotifyAll();
+      }
+
+      const bool idle = !stepped && finished.empty();
+      const auto now = SteadyClock::now();
+      if (idle || now >= stats_due) {
+        stats_due = now + kStatsInterval;
+        const EngineStats stats = engine_.stats();
+        MutexLock lock(mutex_);
+        stats_.engine = stats;
+      }
+      if (idle) {
+        engine_idle_ = true;
+        bool work = false;
+        {
+          MutexLock lock(mutex_);
+          work = !inbox_.empty();
+        }
+        if (!work && !stop_) engine_.WaitForWork(now + kIdleWait);
+        engine_idle_ = false;
+      }
+    }
+  } catch (...) {
+    Fail(std::current_exception());
+  }
+}
+
+void RolloutWorker::Execute(Command command) {
+  if (auto* work = std::get_if<GroupWork>(&command)) {
+    StartGroup(std::move(*work));
+  } else if (auto* score = std::get_if<ScoreWork>(&command)) {
+    StartScore(std::move(*score));
+  } else {
+    const Abort& abort = std::get<Abort>(command);
+    for (const auto& [id, request] : in_flight_)
+      if (request.group != nullptr && request.group->group_id == abort.group_id)
+        engine_.Abort(id, abort.message);
+  }
+}
+
+void RolloutWorker::StartGroup(GroupWork work) {
+  std::string refusal;
+  if (work.prompt.empty() && !work.text.empty()) {
+    if (tokenizer_ != nullptr)
+      work.prompt = tokenizer_->Encode(work.text, work.add_special_tokens);
+    else
+      refusal = "the prompt is text and there is no tokenizer";
+  }
+  if (tokenizer_ == nullptr && !work.sampling.stop_strings.empty())
+    refusal = "stop strings need a tokenizer";
+
+  const auto group = std::make_shared<const GroupWork>(std::move(work));
+  const uint64_t prompt_hash = PromptIdHash(group->prompt_id);
+  std::vector<WorkerResult> refused;
+  for (int32_t sample : group->samples) {
+    InFlight in_flight{.group = group, .sample_index = sample, .sampling = group->sampling};
+    in_flight.sampling.seed =
+        CompletionSeed(group->sampling.seed, prompt_hash, static_cast<uint64_t>(sample));
+    Request request;
+    request.id = next_request_id_++;
+    request.group_id = group->group_id;
+    request.prompt = group->prompt;
+    request.sampling = in_flight.sampling;
+    request.in_flight = group->in_flight;
+    request.want_hidden = group->want_hidden;
+    if (tokenizer_ != nullptr && !group->sampling.stop_strings.empty()) {
+      in_flight.stop = std::make_shared<StopStrings>(*tokenizer_, group->sampling.stop_strings,
+                                                     group->sampling.min_tokens);
+      request.stop = [stop = in_flight.stop](std::span<const int32_t> output) {
+        return stop->Check(output);
+      };
+    }
+    const uint64_t id = request.id;
+    std::string why = refusal.empty() ? engine_.Submit(std::move(request)) : refusal;
+    if (why.empty()) {
+      in_flight_.emplace(id, std::move(in_flight));
+      continue;
+    }
+    Trajectory t = Skeleton(*group, sample, in_flight.sampling, options_.rank);
+    t.outcome = Outcome::kRefused;
+    t.message = std::move(why);
+    t.live_version_at_return = engine_.version();
+    refused.push_back(std::move(t));
+  }
+  Emit(std::move(refused));
+}
+
+void RolloutWorker::StartScore(ScoreWork work) {
+  Request request;
+  request.id = next_request_id_++;
+  request.prompt = std::move(work.tokens);
+  request.score_only = true;
+  request.want_logits = work.want_logits;
+  const uint64_t id = request.id;
+  std::string why = engine_.Submit(std::move(request));
+  if (why.empty()) {
+    in_flight_.emplace(id, InFlight{.score_id = work.id});
+    return;
+  }
+  std::vector<WorkerResult> refused;
+  refused.push_back(ScoreResult{.id = work.id, .error = std::move(why)});
+  Emit(std::move(refused));
+}
+
+void RolloutWorker::SinkLoop() {
+  try {
+    while (true) {
+      std::vector<Finished> batch;
+      {
+        MutexLock lock(mutex_);
+        while (to_score_.empty() && !stop_) changed_.Wait(mutex_);
+        if (stop_) return;
+        while (!to_score_.empty() && static_cast<int>(batch.size()) < options_.score_batch) {
+          batch.push_back(std::move(to_score_.front()));
+          to_score_.pop_front();
+        }
+      }
+      Emit(Score(std::move(batch)));
+    }
+  } catch (...) {
+    Fail(std::current_exception());
+  }
+}
+
+Trajectory RolloutWorker::ToTrajectory(Finished item) const {
+  const GroupWork& group = *item.request.group;
+  Completion& c = item.completion;
+  Trajectory t = Skeleton(group, item.request.sample_index, item.request.sampling, options_.rank);
+  t.completion = std::move(c.output);
+  t.logprob = std::move(c.logprob);
+  t.logprob_raw = std::move(c.logprob_raw);
+  t.logprob_filtered = std::move(c.logprob_filtered);
+  t.spans = std::move(c.spans);
+  t.hidden = std::move(c.hidden);
+  t.mixed_kv = c.mixed_kv;
+  t.finish_reason = ToFinishReason(c.state);
+  t.live_version_at_return = item.version;
+  if (tokenizer_ != nullptr) {
+    t.text = tokenizer_->Decode(t.completion, /*skip_special_tokens=*/true);
+    // The stop string ends the text of the last token; it is no part of the answer.
+    if (item.request.stop != nullptr && !item.request.stop->found().empty()) {
+      const size_t at = t.text.rfind(item.request.stop->found());
+      if (at != std::string::npos) t.text.resize(at);
+    }
+  }
+  if (c.state == CompletionState::kAborted) {
+    t.outcome = Outcome::kAborted;
+    t.message = c.message.empty() ? "aborted" : std::move(c.message);
+  } else if (t.completion.empty()) {
+    t.outcome = Outcome::kFailed;
+    t.message = "the engine finished it without a token";
+  }
+  return t;
+}
+
+std::vector<WorkerResult> RolloutWorker::Score(std::vector<Finished> batch) {
+  std::vector<WorkerResult> results;
+  std::vector<ScoreInput> inputs;
+  std::vector<size_t> scored;  // result that inputs[i] is about
+  for (Finished& item : batch) {
+    if (item.request.group == nullptr) {
+      Completion& c = item.completion;
+      ScoreResult r{.id = item.request.score_id, .version = item.version};
+      if (c.state == CompletionState::kScored) {
+        r.logprob_raw = std::move(c.logprob_raw);
+        r.logits = std::move(c.logits);
+        if (!c.spans.empty()) r.version = c.spans.back().version;
+      } else {
+        r.error = c.message.empty() ? "aborted" : std::move(c.message);
+      }
+      results.push_back(std::move(r));
+      continue;
+    }
+    const std::shared_ptr<const GroupWork> group = item.request.group;
+    Trajectory t = ToTrajectory(std::move(item));
+    if (t.outcome == Outcome::kCompleted) {
+      ScoreInput input;
+      input.prompt_id = t.prompt_id;
+      input.prompt = group->text;
+      if (input.prompt.empty() && tokenizer_ != nullptr)
+        input.prompt = tokenizer_->Decode(t.prompt, /*skip_special_tokens=*/false);
+      input.completion = t.text;
+      input.prompt_ids = t.prompt;
+      input.completion_ids = t.completion;
+      input.reference = group->reference;
+      input.metadata = group->metadata;
+      inputs.push_back(std::move(input));
+      scored.push_back(results.size());
+    }
+    results.push_back(std::move(t));
+  }
+  if (inputs.empty()) return results;
+
+  std::vector<rollcast::Score> scores(inputs.size());
+  if (scorer_ != nullptr) {
+    const auto begin = SteadyClock::now();
+    scores = scorer_->ScoreBatch(inputs);
+    const std::chrono::duration<double> took = SteadyClock::now() - begin;
+    RC_CHECK_EQ(scores.size(), inputs.size(), "from the scorer");
+    MutexLock lock(mutex_);
+    stats_.score_s += took.count();
+  }
+  for (size_t i = 0; i < scores.size(); ++i) {
+    Trajectory& t = std::get<Trajectory>(results[scored[i]]);
+    if (scores[i].error.empty() && std::isfinite(scores[i].reward)) {
+      t.reward = scores[i].reward;
+      continue;
+    }
+    t.outcome = Outcome::kScoringFailed;
+    t.message = scores[i].error.empty() ? StrCat("the scorer gave the reward ", scores[i].reward)
+                                        : std::move(scores[i].error);
+  }
+  return results;
+}
+
+}  // namespace rollcast

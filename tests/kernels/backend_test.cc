@@ -1,0 +1,53 @@
+// Choosing a backend, its memory and its copies.
+#include "kernels/backend.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/kernels/op_fixture.h"
+
+namespace rollcast {
+namespace {
+
+std::string MessageOf(const BackendOptions& options) {
+  try {
+    MakeBackend(options);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(MakeBackend, NamesWhatItHas) {
+  EXPECT_EQ(MakeBackend({"cpu", 3, "plain"})->name(), "cpu (plain, 3 threads)");
+  EXPECT_EQ(MakeBackend({"auto", 1, "plain"})->kv_dtype(), DType::kF32);
+}
+
+TEST(MakeBackend, RefusesWhatItDoesNotKnow) {
+  EXPECT_EQ(MessageOf({"gpu", 1, "auto"}),
+            "device: expected auto, cpu, cuda or cuda:N, not \"gpu\"");
+  EXPECT_EQ(MessageOf({"cpu", 1, "sse"}), "isa: expected auto, plain, avx2 or avx512, not \"sse\"");
+  EXPECT_EQ(MessageOf({"cpu", -1, "auto"}), "threads: expected at least 0, not -1");
+}
+
+using BackendTest = OpTest;
+
+TEST_P(BackendTest, MemoryIsAlignedAndCopiesArrive) {
+  for (size_t bytes : {size_t{0}, size_t{1}, size_t{257}, size_t{100000}})
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(backend->Allocate(bytes).data()) % 256, 0u);
+  std::vector<int> host = {1, 2, 3, 4};
+  const DeviceArray<int> a(*backend, host), b(*backend, 4, 0);
+  host.assign(4, 9);  // may be reused once Upload has returned
+  backend->Copy(b.data() + 1, a.data(), 3 * sizeof(int));
+  EXPECT_EQ(b.Get(), (std::vector<int>{0, 1, 2, 3}));
+  backend->Synchronize();
+  EXPECT_THROW(backend->Allocate(SIZE_MAX / 4), Error);
+  EXPECT_THROW(backend->Allocate(SIZE_MAX), Error);
+}
+
+RC_FOR_ALL_DEVICES(BackendTest);
+
+}  // namespace
+}  // namespace rollcast

@@ -1,0 +1,188 @@
+#include <gtest/gtest.h>
+
+#include "kernels/check.h"
+#include "launch/command.h"
+
+namespace rollcast {
+namespace {
+
+struct Result {
+  int status = 0;
+  std::string out, err;
+};
+
+Result RunWith(const std::vector<Command>& commands, std::vector<const char*> args) {
+  args.insert(args.begin(), "rollcast");
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Result result;
+  result.status = RunCommandLine(commands, static_cast<int>(args.size()), args.data());
+  result.out = testing::internal::GetCapturedStdout();
+  result.err = testing::internal::GetCapturedStderr();
+  return result;
+}
+
+struct Options {
+  std::string input;
+  int limit = 5;
+  bool logits = false;
+  std::vector<std::string> names;
+  std::filesystem::path folder;
+  std::optional<uint64_t> seed;
+};
+
+Command Sample(Options& o, std::function<int(const Config&)> run) {
+  return {.name = "sample",
+          .summary = "A command for tests.",
+          .details = "Rows in, rows out.",
+          .options = {Required("--input", &o.input, "what is read"),
+                      Optional("--limit", &o.limit, "rows at most"),
+                      Optional("--logits", &o.logits, "also logits"),
+                      Optional("--name", &o.names, "again and again"),
+                      Optional("--folder", &o.folder, "a place"),
+                      Optional("--seed", &o.seed, "of the draw"),
+                      ForKey("--temperature", "sampling.temperature"),
+                      ForKey("--top-k", "sampling.top_k"), ForKey("--model", "model.path"),
+                      ForKey("--overwrite", "rollout.overwrite")},
+          .takes_config = true,
+          .needs = {"model.path"},
+          .run = std::move(run)};
+}
+
+TEST(CommandLine, FillsOptionsAndConfiguration) {
+  Options o;
+  Config seen;
+  const Command command = Sample(o, [&](const Config& c) {
+    seen = c;
+    return 7;
+  });
+  const Result r = RunWith({command}, {"sample",
+                                       "--input",
+                                       "a.jsonl",
+                                       "--limit",
+                                       "9",
+                                       "--logits",
+                                       "--name",
+                                       "x",
+                                       "--name",
+                                       "y",
+                                       "--folder",
+                                       "some where",
+                                       "--seed",
+                                       "18446744073709551615",
+                                       "--temperature",
+                                       "0.25",
+                                       "--overwrite",
+                                       "--top-k",
+                                       "-1",
+                                       "--model",
+                                       "m",
+                                       "--set",
+                                       "engine.max_running=3"});
+  EXPECT_EQ(r.status, 7);
+  EXPECT_EQ(r.err, "");
+  EXPECT_EQ(o.input, "a.jsonl");
+  EXPECT_EQ(o.limit, 9);
+  EXPECT_TRUE(o.logits);
+  EXPECT_EQ(o.names, (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(o.folder, "some where");
+  EXPECT_EQ(o.seed, UINT64_MAX);
+  EXPECT_EQ(seen.sampling.temperature, 0.25f);
+  EXPECT_EQ(seen.sampling.top_k, -1);
+  EXPECT_TRUE(seen.rollout.overwrite);
+  EXPECT_EQ(seen.model.path, "m");
+  EXPECT_EQ(seen.engine.max_running, 3);
+}
+
+TEST(CommandLine, UsageErrorsExitWith2) {
+  Options o;
+  const Command command = Sample(o, [](const Config&) -> int { throw Error("not reached"); });
+  for (const auto& args :
+       std::vector<std::vector<const char*>>{{},
+                                             {"smaple"},
+                                             {"sample"},
+                                             {"sample", "--input"},
+                                             {"sample", "--input", "a", "--limit", "many"},
+                                             {"sample", "--input", "a", "--unknown"},
+                                             {"sample", "--input", "a", "stray"},
+                                             {"sample", "--input", "a", "--seed", "-1"}}) {
+    const Result r = RunWith({command}, args);
+    EXPECT_EQ(r.status, 2) << testing::PrintToString(args);
+    EXPECT_EQ(r.err.substr(0, 10), "rollcast: ");
+    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+    EXPECT_EQ(r.out, "");
+  }
+}
+
+TEST(CommandLine, FaultsAreOneLineAndAStatus) {
+  Options o;
+  auto fail = [&](std::function<int(const Config&)> run) {
+    return RunWith({Sample(o, std::move(run))}, {"sample", "--input", "a", "--model", "m"});
+  };
+  Result r = fail([](const Config&) -> int { throw Error("a.jsonl:3: not JSON"); });
+  EXPECT_EQ(r.status, 1);
+  EXPECT_EQ(r.err, "rollcast: a.jsonl:3: not JSON\n");
+
+  r = fail([](const Config&) -> int {
+    RC_CHECK_EQ(1, 2);
+    return 0;
+  });
+  EXPECT_EQ(r.status, 70);
+  EXPECT_NE(r.err.find("this is a bug in rollcast: "), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("command_line_test.cc:"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("(1 against 2)"), std::string::npos) << r.err;
+
+  r = fail([](const Config&) -> int { throw std::bad_alloc(); });
+  EXPECT_EQ(r.status, 1);
+  EXPECT_EQ(r.err, "rollcast: out of memory\n");
+
+  r = fail([](const Config&) -> int { throw std::runtime_error("odd"); });
+  EXPECT_EQ(r.status, 70);
+}
+
+TEST(CommandLine, FlagsOfKeysAreCheckedLikeTheFile) {
+  Options o;
+  const Command command = Sample(o, [](const Config&) { return 0; });
+  Result r =
+      RunWith({command}, {"sample", "--input", "a", "--model", "m", "--temperature", "-0.5"});
+  EXPECT_EQ(r.status, 1);
+  EXPECT_EQ(r.err,
+            "rollcast: --set: sampling.temperature: expected a number of at least 0, got -0.5\n");
+  r = RunWith({command}, {"sample", "--input", "a"});
+  EXPECT_EQ(r.status, 1);
+  EXPECT_EQ(r.err,
+            "rollcast: sample: model.path is not set: give it in the configuration file, with "
+            "--set model.path=... or with --model\n");
+  r = RunWith({command}, {"sample", "--input", "a", "-c", "no/such.toml"});
+  EXPECT_EQ(r.status, 1);
+  EXPECT_EQ(r.err,
+            "rollcast: no/such.toml: cannot read the configuration: No such file or directory\n");
+}
+
+TEST(CommandLine, PrintsConfigurationWithoutRunning) {
+  Options o;
+  const Command command = Sample(o, [](const Config&) { return 5; });
+  Result r = RunWith({command}, {"sample", "--input", "a", "--print-config", "--top-k", "3"});
+  EXPECT_EQ(r.status, 0);
+  const std::vector<std::string> sets = {"sampling.top_k=3"};
+  EXPECT_EQ(r.out, ToToml(ParseConfig("", "job.toml", sets)));
+  r = RunWith({command}, {"sample", "--input", "a", "--help-config"});
+  EXPECT_EQ(r.status, 0);
+  EXPECT_EQ(r.out, HelpConfig());
+}
+
+TEST(CommandLine, HelpShowsOptionsWithMeaningAndDefault) {
+  Options o;
+  const Command command = Sample(o, [](const Config&) { return 5; });
+  Result r = RunWith({command}, {"sample", "--help"});
+  EXPECT_EQ(r.status, 0);
+  for (const char* part : {"--input", "REQUIRED", "rows at most", "Rows in, rows out.",
+                           "0 = greedy (a number of at least 0; default 1.0)", "--print-config"})
+    EXPECT_NE(r.out.find(part), std::string::npos) << part << "\n" << r.out;
+  r = RunWith({command}, {"--help"});
+  EXPECT_EQ(r.status, 0);
+  EXPECT_NE(r.out.find("A command for tests."), std::string::npos) << r.out;
+}
+
+}  // namespace
+}  // namespace rollcast

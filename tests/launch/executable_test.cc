@@ -1,0 +1,213 @@
+// The executable itself, as a user starts it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "launch/config.h"
+#include "launch/toy_model.h"
+#include "tests/testing/run_command.h"
+#include "tests/testing/temporary_dir.h"
+
+namespace rollcast {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::seconds;
+using testing::CommandResult;
+using testing::RunCommand;
+using testing::RunRollcast;
+
+constexpr const char* kCommands[] = {"trainer", "worker",   "generate", "score",
+                                     "inspect", "tokenize", "convert"};
+
+TEST(Executable, HelpVersionAndUsage) {
+  CommandResult r = RunRollcast({"--version"});
+  EXPECT_EQ(r.status, 0);
+  EXPECT_EQ(r.out.substr(0, 9), "rollcast ");
+  r = RunRollcast({"--help"});
+  EXPECT_EQ(r.status, 0);
+  for (const char* command : kCommands)
+    EXPECT_NE(r.out.find(std::string("\n  ") + command + " "), std::string::npos) << r.out;
+  r = RunRollcast({});
+  EXPECT_EQ(r.status, 2);
+  EXPECT_EQ(std::count(r.out.begin(), r.out.end(), '\n'), 1) << r.out;
+  r = RunRollcast({"no-such-command"});
+  EXPECT_EQ(r.status, 2);
+}
+
+TEST(Executable, EveryCommandHasHelp) {
+  for (const char* command : kCommands) {
+    const CommandResult r = RunRollcast({command, "--help"});
+    EXPECT_EQ(r.status, 0) << command;
+    EXPECT_NE(r.out.find(std::string("Usage: rollcast ") + command), std::string::npos) << r.out;
+    EXPECT_GE(std::count(r.out.begin(), r.out.end(), '\n'), 8) << r.out;
+  }
+}
+
+/// A toy model and a prompt file in a folder of their own.
+class ToyJob : public ::testing::Test {
+ protected:
+  void SetUp() override { MakeToyModel(dir_.path() / "toy", 1); }
+
+  std::string Path(const char* name) const { return (dir_.path() / name).string(); }
+  std::string Write(const char* name, const std::string& text) const {
+    std::ofstream(dir_.path() / name) << text;
+    return Path(name);
+  }
+  CommandResult Generate(const std::string& prompts, std::vector<std::string> more = {}) const {
+    std::vector<std::string> args = {"generate", "--model",  Path("toy"),        "--prompts",
+                                     prompts,    "--output", Path("out.h5"),     "--max-tokens",
+                                     "4",        "--set",    "kernels.threads=1"};
+    args.insert(args.end(), more.begin(), more.end());
+    return RunRollcast(args);
+  }
+  /// One line, status 1, and no file.
+  void ExpectRefused(const CommandResult& r, const std::string& part) const {
+    EXPECT_EQ(r.status, 1) << r.out;
+    EXPECT_EQ(r.out.substr(0, 10), "rollcast: ");
+    EXPECT_EQ(std::count(r.out.begin(), r.out.end(), '\n'), 1) << r.out;
+    EXPECT_NE(r.out.find(part), std::string::npos) << r.out;
+    EXPECT_FALSE(fs::exists(Path("out.h5")));
+  }
+
+  testing::TemporaryDir dir_;
+};
+
+TEST_F(ToyJob, GenerateWritesATrajectoryFileThatInspectReads) {
+  const std::string prompts = Write(
+      "p.jsonl", "{\"id\": \"text\", \"text\": \"The \"}\n{\"id\": \"ids\", \"tokens\": [5, 6]}\n");
+  CommandResult r = Generate(prompts, {"--group-size", "3"});
+  ASSERT_EQ(r.status, 0) << r.out;
+  r = RunRollcast({"inspect", Path("out.h5")});
+  EXPECT_EQ(r.status, 0) << r.out;
+  EXPECT_NE(r.out.find(": 6 trajectories"), std::string::npos) << r.out;
+  r = RunRollcast({"inspect", Path("out.h5"), "--jsonl", "--filter", "prompt_id = ids"});
+  EXPECT_EQ(r.status, 0) << r.out;
+  EXPECT_EQ(std::count(r.out.begin(), r.out.end(), '\n'), 3) << r.out;
+  EXPECT_NE(r.out.find("\"prompt\":[5,6]"), std::string::npos) << r.out;
+
+  // The file is not overwritten unless asked for, and stays as it was.
+  r = Generate(prompts);
+  EXPECT_EQ(r.status, 1) << r.out;
+  r = RunRollcast({"inspect", Path("out.h5")});
+  EXPECT_NE(r.out.find(": 6 trajectories"), std::string::npos) << r.out;
+  r = Generate(prompts, {"--group-size", "1", "--overwrite"});
+  EXPECT_EQ(r.status, 0) << r.out;
+  r = RunRollcast({"inspect", Path("out.h5")});
+  EXPECT_NE(r.out.find(": 2 trajectories"), std::string::npos) << r.out;
+}
+
+TEST_F(ToyJob, BadPromptsAreRefusedByLine) {
+  const std::string good = "{\"id\": \"a\", \"tokens\": [5]}\n";
+  ExpectRefused(Generate(Path("none.jsonl")), "none.jsonl");
+  ExpectRefused(Generate(Write("p.jsonl", good + "{\"id\": \n")), "p.jsonl:2: ");
+  ExpectRefused(Generate(Write("p.jsonl", good + "{\"id\": \"b\", \"tokens\": []}\n")),
+                "p.jsonl:2: ");
+  ExpectRefused(Generate(Write("p.jsonl", "{\"id\": \"b\", \"tokens\": [320]}\n")), "320");
+  ExpectRefused(Generate(Write("p.jsonl", "{\"id\": \"b\", \"tokens\": [-1]}\n")), "-1");
+}
+
+TEST_F(ToyJob, BadSettingsAreRefusedByKey) {
+  const std::string prompts = Write("p.jsonl", "{\"id\": \"a\", \"tokens\": [5]}\n");
+  ExpectRefused(Generate(prompts, {"--max-tokens", "0"}), "sampling.max_tokens");
+  ExpectRefused(Generate(prompts, {"--temperature", "-1"}), "sampling.temperature");
+  ExpectRefused(Generate(prompts, {"--set", "engine.max_runing=4"}),
+                "did you mean engine.max_running?");
+  ExpectRefused(Generate(prompts, {"--model", Path("no-model")}), "no-model");
+  ExpectRefused(Generate(prompts, {"--output", Path("no-folder/out.h5")}), "no-folder/out.h5");
+  ExpectRefused(Generate(prompts, {"-c", Write("c.toml", "[engine]\nmax_running = true\n")}),
+                "c.toml:2: engine.max_running");
+}
+
+TEST_F(ToyJob, TruncatedWeightsAreRefused) {
+  const std::string prompts = Write("p.jsonl", "{\"id\": \"a\", \"tokens\": [5]}\n");
+  const fs::path weights = dir_.path() / "toy" / "model.safetensors";
+  fs::resize_file(weights, fs::file_size(weights) - 1);
+  ExpectRefused(Generate(prompts), "model.safetensors");
+  fs::remove(weights);
+  ExpectRefused(Generate(prompts), "safetensors");
+}
+
+TEST_F(ToyJob, TheMainJobTrainsUnderMpirun) {
+  const std::string prompts = Write("p.jsonl", "{\"id\": \"a\", \"text\": \"The \"}\n");
+  const std::string config =
+      Write("job.toml", "[model]\npath = '" + Path("toy") +
+                            "'\nuntie_head = true\n"
+                            "[kernels]\nthreads = 1\n"
+                            "[engine]\nkv_memory_mb = 16\n"
+                            "[sampling]\nmax_tokens = 4\n"
+                            "[rollout]\nprompts = '" +
+                            prompts + "'\noutput = '" + Path("out.h5") +
+                            "'\ngroup_size = 4\ngroups_per_update = 2\n"
+                            "[scorer]\nkind = 'regex'\npattern = 'e'\n"
+                            "[trainer]\nupdates = 6\n[log]\nlevel = 'warn'\n");
+  CommandResult r = RunCommand({"mpirun", "-q", "-np", "1", ROLLCAST_BINARY, "trainer", "-c",
+                                config, ":", "-np", "2", ROLLCAST_BINARY, "worker", "-c", config},
+                               seconds(120));
+  ASSERT_EQ(r.status, 0) << r.out;
+  EXPECT_NE(r.out.find("trajectories: " + Path("out.h5")), std::string::npos) << r.out;
+  r = RunRollcast({"inspect", Path("out.h5")});
+  EXPECT_NE(r.out.find(": 48 trajectories"), std::string::npos) << r.out;
+
+  // A gain that cannot be reached ends with a status that says so.
+  r = RunCommand({"mpirun",
+                  "-q",
+                  "-np",
+                  "1",
+                  ROLLCAST_BINARY,
+                  "trainer",
+                  "-c",
+                  config,
+                  "--set",
+                  "rollout.overwrite=true",
+                  "--set",
+                  "trainer.min_reward_gain=2",
+                  ":",
+                  "-np",
+                  "2",
+                  ROLLCAST_BINARY,
+                  "worker",
+                  "-c",
+                  config,
+                  "--set",
+                  "rollout.overwrite=true",
+                  "--set",
+                  "trainer.min_reward_gain=2"},
+                 seconds(120));
+  EXPECT_EQ(r.status, 1) << r.out;
+  EXPECT_NE(r.out.find("trainer.min_reward_gain is +2.000"), std::string::npos) << r.out;
+
+  // Ranks with different settings do not start.
+  r = RunCommand({"mpirun", "-q", "-np", "1", ROLLCAST_BINARY, "trainer", "-c", config, ":", "-np",
+                  "2", ROLLCAST_BINARY, "worker", "-c", config, "--set", "sampling.max_tokens=5"},
+                 seconds(120));
+  EXPECT_EQ(r.status, 1) << r.out;
+}
+
+TEST(RunCommand, ReportsStatusOutputSignalsAndTheLimit) {
+  CommandResult r = RunCommand({"sh", "-c", "echo out; echo err >&2; exit 3"}, seconds(20));
+  EXPECT_EQ(r.status, 3);
+  EXPECT_EQ(r.out, "out\nerr\n");
+  EXPECT_FALSE(r.timed_out);
+  r = RunCommand({"sh", "-c", "kill -9 $$"}, seconds(20));
+  EXPECT_EQ(r.status, 128 + 9);
+  r = RunCommand({"sh", "-c", "echo begun; sleep 600"}, seconds(1));
+  EXPECT_TRUE(r.timed_out);
+  r = RunCommand({"/no/such/program"}, seconds(20));
+  EXPECT_EQ(r.status, 127);
+}
+
+TEST(RunCommand, StartsRanksUnderMpirun) {
+  const CommandResult r =
+      RunCommand({"mpirun", "-np", "1", "sh", "-c", "echo a$OMPI_COMM_WORLD_RANK", ":", "-np", "2",
+                  "sh", "-c", "echo b$OMPI_COMM_WORLD_RANK"},
+                 seconds(60));
+  EXPECT_EQ(r.status, 0) << r.out;
+  for (const char* line : {"a0\n", "b1\n", "b2\n"})
+    EXPECT_NE(r.out.find(line), std::string::npos) << r.out;
+}
+
+}  // namespace
+}  // namespace rollcast

@@ -1,0 +1,41 @@
+#include "launch/signals.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace rollcast {
+namespace {
+
+TEST(Signals, TheFirstOneSetsTheFlag) {
+  CatchSignals();
+  EXPECT_EQ(StopSignal(), 0);
+  std::raise(SIGTERM);
+  EXPECT_EQ(StopSignal(), SIGTERM);
+  EXPECT_STREQ(SignalName(StopSignal()), "SIGTERM");
+  CatchSignals();
+  EXPECT_EQ(StopSignal(), 0);
+  std::raise(SIGINT);
+  EXPECT_EQ(StopSignal(), SIGINT);
+  EXPECT_STREQ(SignalName(StopSignal()), "SIGINT");
+  CatchSignals();
+}
+
+TEST(SignalsDeathTest, TheSecondOneEndsTheProcess) {
+  EXPECT_EXIT(
+      {
+        CatchSignals();
+        std::raise(SIGTERM);
+        std::raise(SIGTERM);
+      },
+      testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(Signals, ABrokenPipeDoesNotEndTheProcess) {
+  CatchSignals();
+  EXPECT_EQ(std::raise(SIGPIPE), 0);
+  EXPECT_EQ(StopSignal(), 0);
+}
+
+}  // namespace
+}  // namespace rollcast

@@ -1,0 +1,108 @@
+#include "launch/tokenize_command.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "kernels/check.h"
+#include "tests/testing/expect_error.h"
+#include "tests/testing/temporary_dir.h"
+
+namespace rollcast {
+namespace {
+
+using nlohmann::json;
+
+const std::filesystem::path kData = std::filesystem::path(ROLLCAST_TEST_DATA) / "tokenizers";
+
+class TokenizeCommandTest : public ::testing::Test {
+ protected:
+  std::filesystem::path Input(const std::string& text) {
+    std::ofstream(folder_ / "in.jsonl") << text;
+    return folder_ / "in.jsonl";
+  }
+  std::string Output() {
+    std::ifstream in(folder_ / "out.jsonl");
+    std::ostringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+  size_t Files() {
+    return std::distance(std::filesystem::directory_iterator(folder_),
+                         std::filesystem::directory_iterator());
+  }
+  void ExpectRefused(const std::string& input, const std::string& message) {
+    const auto in = Input(input);
+    testing::ExpectError(
+        [&] {
+          RunTokenize({kData / "gpt2", in, folder_ / "out.jsonl"});
+        },
+        {in.string() + message});
+  }
+
+  const testing::TemporaryDir temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
+};
+
+TEST_F(TokenizeCommandTest, WritesARowForEachRow) {
+  const auto cases = kData / "llama3" / "cases.jsonl";
+  ASSERT_EQ(RunTokenize({kData / "llama3", cases, folder_ / "out.jsonl"}), 0);
+  std::ifstream want(cases), got(folder_ / "out.jsonl");
+  size_t rows = 0;
+  for (std::string line, other; std::getline(want, line); ++rows) {
+    ASSERT_TRUE(std::getline(got, other));
+    json expected = json::parse(line);
+    expected.erase("text");
+    EXPECT_EQ(json::parse(other), expected);
+  }
+  EXPECT_EQ(rows, 58u);
+  EXPECT_EQ(Files(), 1u);
+}
+
+TEST_F(TokenizeCommandTest, AddsSpecialTokensOnRequest) {
+  json file = json::parse(std::ifstream(kData / "gpt2" / "tokenizer.json"));
+  file["post_processor"] = {{"type", "BertProcessing"}, {"cls", {"x", 1}}, {"sep", {"y", 2}}};
+  std::ofstream(folder_ / "tokenizer.json") << file;
+  RunTokenize({folder_, Input("{\"text\": \"a\"}\n"), folder_ / "out.jsonl", true});
+  EXPECT_EQ(json::parse(Output())["ids"], json({1, 67, 2}));
+  RunTokenize({folder_, Input("{\"text\": \"a\"}\n"), folder_ / "out.jsonl", false});
+  EXPECT_EQ(json::parse(Output())["ids"], json({67}));
+}
+
+TEST_F(TokenizeCommandTest, NamesTheLineAndLeavesTheOutputAlone) {
+  std::ofstream(folder_ / "out.jsonl") << "before";
+  ExpectRefused("{\"text\": \"a\"}\n\n{\"text\": \n", ":3: not valid JSON: ");
+  ExpectRefused("[1]\n", ":1: is array, expected an object");
+  ExpectRefused("{\"text\": \"a\"}\n{\"id\": 1}", ":2: has no \"text\"");
+  ExpectRefused("{\"text\": 1}", ":1: \"text\" is number, expected a string");
+  ExpectRefused("{\"text\": \"\xFF\"}", ":1: not valid JSON: ");
+  EXPECT_EQ(Output(), "before");
+  EXPECT_EQ(Files(), 2u);
+}
+
+TEST_F(TokenizeCommandTest, NamesFilesThatItCannotUse) {
+  const auto in = Input("{\"text\": \"a\"}\n");
+  const auto out = folder_ / "none" / "out.jsonl";
+  testing::ExpectError(
+      [&] {
+        RunTokenize({kData / "gpt2", in, out});
+      },
+      {out.string() + ": cannot be written: No such file or directory"});
+  EXPECT_THROW(RunTokenize({kData / "gpt2", folder_ / "none", folder_ / "out.jsonl"}), Error);
+  EXPECT_THROW(RunTokenize({kData / "gpt2", folder_, folder_ / "out.jsonl"}), Error);
+}
+
+TEST_F(TokenizeCommandTest, AFullDiskIsAnError) {
+  EXPECT_THROW(RunTokenize({kData / "gpt2", kData / "gpt2" / "cases.jsonl", "/dev/full"}), Error);
+}
+
+TEST_F(TokenizeCommandTest, ReplacesItsOwnInput) {
+  const auto in = Input("{\"text\": \"a\"}\n");
+  RunTokenize({kData / "gpt2", in, in});
+  EXPECT_EQ(json::parse(std::ifstream(in))["ids"], json({67}));
+}
+
+}  // namespace
+}  // namespace rollcast

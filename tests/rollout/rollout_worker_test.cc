@@ -1,0 +1,275 @@
+#include "rollout/rollout_worker.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "tests/testing/byte_tokenizer.h"
+#include "tests/testing/expect_error.h"
+#include "tests/testing/toy_model.h"
+
+namespace rollcast {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ByteTokenizer;
+using testing::ExpectError;
+using testing::ToyEngine;
+using testing::ToyEngineConfig;
+
+/// A scorer that waits at a gate which the test opens.
+class GatedScorer final : public Scorer {
+ public:
+  struct Gate {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool open = false;
+    int scored = 0;
+    size_t largest_batch = 0;
+
+    void Open() {
+      const std::lock_guard lock(mutex);
+      open = true;
+      changed.notify_all();
+    }
+  };
+  explicit GatedScorer(std::shared_ptr<Gate> gate) : gate_(std::move(gate)) {}
+
+  std::vector<Score> ScoreBatch(std::span<const ScoreInput> inputs) override {
+    std::unique_lock lock(gate_->mutex);
+    gate_->changed.wait(lock, [&] { return gate_->open; });
+    gate_->scored += static_cast<int>(inputs.size());
+    gate_->largest_batch = std::max(gate_->largest_batch, inputs.size());
+    return std::vector<Score>(inputs.size(), Score{0.5, ""});
+  }
+
+ private:
+  std::shared_ptr<Gate> gate_;
+};
+
+class FunctionScorer final : public Scorer {
+ public:
+  explicit FunctionScorer(std::function<Score(const ScoreInput&)> f) : f_(std::move(f)) {}
+  std::vector<Score> ScoreBatch(std::span<const ScoreInput> inputs) override {
+    std::vector<Score> scores;
+    for (const ScoreInput& input : inputs) scores.push_back(f_(input));
+    return scores;
+  }
+
+ private:
+  std::function<Score(const ScoreInput&)> f_;
+};
+
+GroupWork Work(uint64_t group_id, int samples, int max_tokens = 8) {
+  GroupWork work;
+  work.group_id = group_id;
+  work.prompt_id = StrCat("p", group_id);
+  work.prompt = {5, 6, static_cast<int32_t>(7 + group_id % 50)};
+  work.group_size = samples;
+  for (int i = 0; i < samples; ++i) work.samples.push_back(i);
+  work.sampling.max_tokens = max_tokens;
+  work.sampling.ignore_eos = true;
+  work.sampling.seed = 3;
+  return work;
+}
+
+// Takes results until there are `count` of them.
+std::vector<WorkerResult> Await(RolloutWorker& worker, size_t count) {
+  std::vector<WorkerResult> results;
+  const auto deadline = std::chrono::steady_clock::now() + 60s;
+  while (results.size() < count) {
+    if (!worker.WaitForResults(deadline)) {
+      worker.ThrowIfFailed();
+      ADD_FAILURE() << results.size() << " of " << count << " results";
+      break;
+    }
+    for (WorkerResult& result : worker.TakeResults()) results.push_back(std::move(result));
+  }
+  return results;
+}
+
+TEST(RolloutWorkerTest, OneOutcomeASampleWithSeedsOfRunPromptAndSampleAlone) {
+  ToyEngine toy(ToyEngineConfig());
+  RolloutWorker worker(*toy.engine, nullptr,
+                       std::make_unique<FunctionScorer>([](const ScoreInput& input) {
+                         return Score{static_cast<double>(input.completion_ids.size()), ""};
+                       }),
+                       {.rank = 4});
+  std::map<std::pair<uint64_t, int>, int> outcomes;
+  for (uint64_t id = 1; id <= 5; ++id) worker.SubmitGroup(Work(id, 3));
+  for (const WorkerResult& result : Await(worker, 15)) {
+    const Trajectory& t = std::get<Trajectory>(result);
+    ++outcomes[{t.group_id, t.sample_index}];
+    EXPECT_EQ(t.outcome, Outcome::kCompleted);
+    EXPECT_EQ(t.reward, 8);
+    EXPECT_EQ(t.rank, 4);
+    EXPECT_EQ(t.sampling.seed,
+              CompletionSeed(3, PromptIdHash(t.prompt_id), static_cast<uint64_t>(t.sample_index)));
+    EXPECT_EQ(t.completion.size(), 8u);
+  }
+  EXPECT_EQ(outcomes.size(), 15u);
+  for (const auto& [sample, count] : outcomes) EXPECT_EQ(count, 1);
+}
+
+TEST(RolloutWorkerTest, OnlyTheNamedSamplesAreMade) {
+  ToyEngine toy(ToyEngineConfig());
+  RolloutWorker worker(*toy.engine, nullptr, nullptr, {});
+  worker.SubmitGroup(Work(1, 4));
+  std::map<int, std::vector<int32_t>> all;
+  for (const WorkerResult& result : Await(worker, 4)) {
+    const Trajectory& t = std::get<Trajectory>(result);
+    all[t.sample_index] = t.completion;
+  }
+  GroupWork again = Work(1, 4);
+  again.samples = {2};
+  again.attempt = 1;
+  worker.SubmitGroup(again);
+  const auto results = Await(worker, 1);
+  const Trajectory& t = std::get<Trajectory>(results.at(0));
+  EXPECT_EQ(t.sample_index, 2);
+  EXPECT_EQ(t.attempt, 1);
+  EXPECT_EQ(t.completion, all[2]) << "same weights, same seed";
+}
+
+TEST(RolloutWorkerTest, ASlowScorerUsesUpTheRoomAndNeverHoldsTheEngine) {
+  ToyEngine toy(ToyEngineConfig());
+  auto gate = std::make_shared<GatedScorer::Gate>();
+  RolloutWorker worker(*toy.engine, nullptr, std::make_unique<GatedScorer>(gate),
+                       {.max_outstanding = 12, .score_batch = 4});
+  EXPECT_EQ(worker.FreeRoom(), 12);
+  for (uint64_t id = 1; id <= 3; ++id) worker.SubmitGroup(Work(id, 4));
+  EXPECT_EQ(worker.FreeRoom(), 0) << "nothing more is to be asked for";
+  // All 12 are decoded while the scorer stands still: it holds one batch, the rest waits.
+  const auto deadline = std::chrono::steady_clock::now() + 60s;
+  while (toy.engine->stats().finished < 12 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(toy.engine->stats().finished, 12);
+  EXPECT_EQ(worker.FreeRoom(), 0);
+  EXPECT_FALSE(worker.WaitForResults(std::chrono::steady_clock::now()));
+  gate->Open();
+  EXPECT_EQ(Await(worker, 12).size(), 12u);
+  EXPECT_EQ(worker.FreeRoom(), 12);
+  EXPECT_EQ(gate->scored, 12);
+  EXPECT_LE(gate->largest_batch, 4u);
+}
+
+TEST(RolloutWorkerTest, RefusalsComeOutWithTheirReasonAndAreNotScored) {
+  ToyEngine toy(ToyEngineConfig());
+  int scored = 0;
+  RolloutWorker worker(*toy.engine, nullptr,
+                       std::make_unique<FunctionScorer>([&](const ScoreInput&) {
+                         ++scored;
+                         return Score{1, ""};
+                       }),
+                       {});
+  GroupWork empty = Work(1, 2);
+  empty.prompt.clear();
+  GroupWork outside = Work(2, 1);
+  outside.prompt = {1, 5000};
+  GroupWork text = Work(3, 1);
+  text.prompt.clear();
+  text.text = "words";
+  GroupWork stops = Work(4, 1);
+  stops.sampling.stop_strings = {"x"};
+  for (const GroupWork& work : {empty, outside, text, stops}) worker.SubmitGroup(work);
+  std::map<uint64_t, std::string> messages;
+  for (const WorkerResult& result : Await(worker, 5)) {
+    const Trajectory& t = std::get<Trajectory>(result);
+    EXPECT_EQ(t.outcome, Outcome::kRefused);
+    EXPECT_EQ(t.finish_reason, FinishReason::kNone);
+    EXPECT_TRUE(std::isnan(t.reward));
+    EXPECT_TRUE(t.completion.empty());
+    messages[t.group_id] = t.message;
+  }
+  EXPECT_NE(messages[1], "");
+  EXPECT_NE(messages[2].find("5000"), std::string::npos) << messages[2];
+  EXPECT_NE(messages[3].find("no tokenizer"), std::string::npos);
+  EXPECT_NE(messages[4].find("stop strings need a tokenizer"), std::string::npos);
+  EXPECT_EQ(scored, 0);
+  EXPECT_EQ(toy.engine->stats().pages_used, 0);
+}
+
+TEST(RolloutWorkerTest, AnAbortedGroupIsNeverScored) {
+  ToyEngine toy(ToyEngineConfig());
+  std::atomic<int> scored{0};
+  RolloutWorker worker(*toy.engine, nullptr,
+                       std::make_unique<FunctionScorer>([&](const ScoreInput&) {
+                         ++scored;
+                         return Score{1, ""};
+                       }),
+                       {});
+  toy.engine->Pause(std::chrono::steady_clock::now() + 60s);
+  worker.SubmitGroup(Work(1, 3, 100));
+  worker.AbortGroup(1, "the trainer has moved on");
+  toy.engine->Resume();
+  std::set<int> samples;
+  for (const WorkerResult& result : Await(worker, 3)) {
+    const Trajectory& t = std::get<Trajectory>(result);
+    samples.insert(t.sample_index);
+    EXPECT_EQ(t.outcome, Outcome::kAborted);
+    EXPECT_EQ(t.finish_reason, FinishReason::kAbort);
+    EXPECT_EQ(t.message, "the trainer has moved on");
+    EXPECT_TRUE(std::isnan(t.reward));
+  }
+  EXPECT_EQ(samples.size(), 3u);
+  EXPECT_EQ(scored, 0);
+}
+
+TEST(RolloutWorkerTest, AStopStringEndsTheCompletionAndIsCutFromTheText) {
+  const ByteTokenizer tokenizer;
+  ToyEngine toy(ToyEngineConfig());
+  std::string seen;
+  RolloutWorker worker(*toy.engine, &tokenizer,
+                       std::make_unique<FunctionScorer>([&](const ScoreInput& input) {
+                         seen = input.completion;
+                         return Score{1, ""};
+                       }),
+                       {});
+  worker.SubmitGroup(Work(1, 1, 40));
+  const auto whole = Await(worker, 1);
+  const Trajectory& free = std::get<Trajectory>(whole.at(0));
+  ASSERT_EQ(free.completion.size(), 40u);
+  // What it writes at tokens 10 and 11 is the stop string of the second run.
+  const std::string stop = tokenizer.Decode(std::span(free.completion).subspan(10, 2), true);
+  GroupWork work = Work(1, 1, 40);
+  work.sampling.stop_strings = {stop};
+  worker.SubmitGroup(work);
+  const auto stopped = Await(worker, 1);
+  const Trajectory& t = std::get<Trajectory>(stopped.at(0));
+  EXPECT_EQ(t.finish_reason, FinishReason::kStopString);
+  EXPECT_LE(t.completion.size(), 12u);
+  EXPECT_EQ(t.text.find(stop), std::string::npos);
+  EXPECT_EQ(t.text + stop, tokenizer.Decode(t.completion, true));
+  EXPECT_EQ(seen, t.text);
+  // With min_tokens beyond the match it goes on.
+  work.sampling.min_tokens = 40;
+  worker.SubmitGroup(work);
+  const auto later = Await(worker, 1);
+  EXPECT_EQ(std::get<Trajectory>(later.at(0)).completion.size(), 40u);
+}
+
+TEST(RolloutWorkerTest, AScorerThatThrowsEndsTheWorkerWithItsWords) {
+  ToyEngine toy(ToyEngineConfig());
+  RolloutWorker worker(*toy.engine, nullptr,
+                       std::make_unique<FunctionScorer>(
+                           [](const ScoreInput&) -> Score { throw Error("no more paper"); }),
+                       {});
+  worker.SubmitGroup(Work(1, 1));
+  EXPECT_FALSE(worker.WaitForResults(std::chrono::steady_clock::now() + 60s));
+  ExpectError([&] { worker.ThrowIfFailed(); }, {"no more paper"});
+}
+
+TEST(RolloutWorkerTest, EndsInTheMiddleOfWork) {
+  ToyEngine toy(ToyEngineConfig());
+  auto gate = std::make_shared<GatedScorer::Gate>();
+  gate->Open();
+  RolloutWorker worker(*toy.engine, nullptr, std::make_unique<GatedScorer>(gate), {});
+  for (uint64_t id = 1; id <= 20; ++id) worker.SubmitGroup(Work(id, 4, 100));
+}
+
+}  // namespace
+}  // namespace rollcast

@@ -1,0 +1,338 @@
+// Whole jobs of a trainer client and rollout ranks, as threads over real engines.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "tests/testing/expect_error.h"
+#include "tests/testing/toy_job.h"
+
+namespace rollcast {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ExpectError;
+using testing::Fault;
+using testing::ToyJob;
+using testing::ToyPrompts;
+
+SamplingParams Sampling(int max_tokens = 12) {
+  SamplingParams sampling;
+  sampling.max_tokens = max_tokens;
+  sampling.ignore_eos = true;
+  sampling.seed = 5;
+  return sampling;
+}
+
+UpdateOptions Update(UpdateMode mode, InFlightPolicy policy = InFlightPolicy::kKeep) {
+  UpdateOptions options;
+  options.mode = mode;
+  options.in_flight = policy;
+  return options;
+}
+
+// What must be the same wherever a completion was made.
+std::string Fingerprint(const Trajectory& t) {
+  std::string text = StrCat(t.prompt_id, "/", t.sample_index, " seed ", t.sampling.seed, ":");
+  for (size_t i = 0; i < t.completion.size(); ++i)
+    text += StrCat(" ", t.completion[i], " ", std::bit_cast<uint32_t>(t.logprob[i]));
+  return text;
+}
+
+TEST(JobTest, EveryCompletionComesBackScoredInOrder) {
+  ToyJob job({});
+  job.client().WaitUntilStarted();
+  const auto prompts = ToyPrompts(7);
+  const auto trajectories = job.client().Rollout(prompts, 4, Sampling(), true, 60s);
+  ASSERT_EQ(trajectories.size(), 28u);
+  std::set<int> ranks;
+  for (size_t i = 0; i < trajectories.size(); ++i) {
+    const Trajectory& t = trajectories[i];
+    EXPECT_EQ(t.prompt_id, prompts[i / 4].prompt_id);
+    EXPECT_EQ(t.prompt, prompts[i / 4].tokens);
+    EXPECT_EQ(t.sample_index, static_cast<int>(i % 4));
+    EXPECT_EQ(t.group_size, 4);
+    EXPECT_EQ(t.outcome, Outcome::kCompleted) << t.message;
+    EXPECT_EQ(t.finish_reason, FinishReason::kLength);
+    EXPECT_EQ(t.completion.size(), 12u);
+    EXPECT_EQ(t.logprob.size(), 12u);
+    EXPECT_FALSE(t.hidden.empty());
+    EXPECT_EQ(t.hidden.size() % 12, 0u);
+    EXPECT_EQ(t.reward, 12);
+    EXPECT_EQ(t.spans, (std::vector<PolicySpan>{{0, 12, 0}}));
+    EXPECT_EQ(t.sampling.seed, CompletionSeed(5, PromptIdHash(t.prompt_id), i % 4));
+    ranks.insert(t.rank);
+  }
+  EXPECT_EQ(ranks, (std::set<int>{1, 2})) << "both ranks asked for work";
+  EXPECT_EQ(job.appended().size(), 28u);
+  EXPECT_FALSE(job.closed());
+  job.client().Finish(60s);
+  EXPECT_TRUE(job.closed()) << "Finish returns when the file is complete";
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(job.Join(rank), "");
+  ExpectError([&] { job.client().Collect(1, 1s); }, {"the job has been finished"});
+}
+
+TEST(JobTest, TheNumberOfRanksDoesNotChangeABit) {
+  std::vector<std::string> reference;
+  for (int workers : {1, 2, 3}) {
+    ToyJob::Options options;
+    options.workers = workers;
+    ToyJob job(options);
+    std::vector<std::string> prints;
+    for (const Trajectory& t : job.client().Rollout(ToyPrompts(6), 3, Sampling(), false, 60s))
+      prints.push_back(Fingerprint(t));
+    if (reference.empty()) reference = prints;
+    EXPECT_EQ(prints, reference) << workers << " ranks";
+    job.client().Finish(60s);
+  }
+}
+
+TEST(JobTest, ScoresAreThoseOfDecodingBitForBit) {
+  ToyJob job({});
+  const auto trajectories = job.client().Rollout(ToyPrompts(1), 2, Sampling(), false, 60s);
+  for (const Trajectory& t : trajectories) {
+    std::vector<int32_t> tokens = t.prompt;
+    tokens.insert(tokens.end(), t.completion.begin(), t.completion.end());
+    const ScoreResult result = job.client().Score(tokens, false, 60s);
+    ASSERT_EQ(result.error, "");
+    ASSERT_EQ(result.logprob_raw.size(), tokens.size() - 1);
+    for (size_t i = 0; i < t.completion.size(); ++i)
+      EXPECT_EQ(result.logprob_raw[t.prompt.size() - 1 + i], t.logprob_raw[i]);
+  }
+  EXPECT_NE(job.client().Score({1, 99999}, false, 60s).error, "");
+}
+
+class JobModeTest : public ::testing::TestWithParam<UpdateMode> {};
+
+TEST_P(JobModeTest, UpdatesReachAllRanksAndNewRolloutsShowThem) {
+  ToyJob job({});
+  const auto before = job.client().Rollout(ToyPrompts(2), 4, Sampling(), false, 60s);
+  const SyncReport report = job.client().Publish(Update(GetParam()), job.Weights(2));
+  EXPECT_TRUE(report.committed) << report.error;
+  EXPECT_EQ(report.version, 1);
+  EXPECT_EQ(job.client().LiveVersion(), 1);
+  const auto after = job.client().Rollout(ToyPrompts(2), 4, Sampling(), false, 60s);
+  bool differs = false;
+  for (size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i].spans, (std::vector<PolicySpan>{{0, 12, 1}}));
+    EXPECT_EQ(after[i].live_version_at_return, 1);
+    differs |= after[i].completion != before[i].completion;
+  }
+  EXPECT_TRUE(differs) << "other weights, the same text";
+  // Back to the first weights: the same seeds give the same bits again.
+  EXPECT_TRUE(job.client().Publish(Update(GetParam()), job.Weights(1)).committed);
+  const auto again = job.client().Rollout(ToyPrompts(2), 4, Sampling(), false, 60s);
+  for (size_t i = 0; i < again.size(); ++i)
+    EXPECT_EQ(Fingerprint(again[i]), Fingerprint(before[i]));
+  job.client().Finish(60s);
+  EXPECT_EQ(job.updates().size(), 2u);
+}
+
+TEST_P(JobModeTest, ExactlyOneOutcomeWhileUpdatesOverlapDecoding) {
+  for (const InFlightPolicy policy : {InFlightPolicy::kKeep, InFlightPolicy::kRecompute,
+                                      InFlightPolicy::kDrain, InFlightPolicy::kAbort}) {
+    ToyJob::Options options;
+    options.max_policy_lag = 1;
+    ToyJob job(options);
+    job.client().WaitUntilStarted();
+    std::set<uint64_t> submitted;
+    std::map<std::pair<uint64_t, int>, int> outcomes;
+    for (int round = 0; round < 6; ++round) {
+      for (uint64_t id : job.client().Submit(ToyPrompts(5, 5 * round), 3, Sampling(40), false))
+        submitted.insert(id);
+      const SyncReport report =
+          job.client().Publish(Update(GetParam(), policy), job.Weights(2 + round % 2));
+      ASSERT_TRUE(report.committed) << report.error;
+      for (const Trajectory& t : job.client().Collect(round == 5 ? 1000 : 4, 60s).trajectories) {
+        ++outcomes[{t.group_id, t.sample_index}];
+        if (t.outcome == Outcome::kCompleted) {
+          EXPECT_LE(t.live_version_at_return - t.version_first(), 1);
+          EXPECT_EQ(t.completion.size(), 40u);
+        } else {
+          EXPECT_TRUE(t.outcome == Outcome::kAborted || t.outcome == Outcome::kOverLag)
+              << Name(t.outcome) << " " << t.message;
+          EXPECT_NE(t.message, "");
+        }
+        EXPECT_EQ(std::isfinite(t.reward),
+                  t.outcome == Outcome::kCompleted || t.outcome == Outcome::kOverLag);
+        EXPECT_EQ(t.live_version_at_return, job.client().LiveVersion());
+      }
+    }
+    EXPECT_EQ(outcomes.size(), submitted.size() * 3) << Name(policy);
+    for (const auto& [sample, count] : outcomes) EXPECT_EQ(count, 1) << Name(policy);
+    EXPECT_EQ(job.appended().size(), outcomes.size());
+    job.client().Finish(60s);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, JobModeTest,
+                         ::testing::Values(UpdateMode::kStaged, UpdateMode::kInPlace),
+                         [](const auto& info) {
+                           return info.param == UpdateMode::kStaged ? "staged" : "in_place";
+                         });
+
+TEST(JobTest, ARefusedPromptIsAnOutcomeAndDoesNotHoldUpTheRest) {
+  ToyJob job({});
+  auto prompts = ToyPrompts(3);
+  prompts[1].tokens = {5, 99999};
+  prompts[2].tokens.clear();
+  prompts[2].text = "words";
+  const auto trajectories = job.client().Rollout(prompts, 2, Sampling(), false, 60s);
+  ASSERT_EQ(trajectories.size(), 6u);
+  for (int i : {0, 1}) EXPECT_EQ(trajectories[static_cast<size_t>(i)].outcome, Outcome::kCompleted);
+  for (int i : {2, 3, 4, 5}) {
+    const Trajectory& t = trajectories[static_cast<size_t>(i)];
+    EXPECT_EQ(t.outcome, Outcome::kRefused);
+    EXPECT_EQ(t.finish_reason, FinishReason::kNone);
+    EXPECT_TRUE(std::isnan(t.reward));
+  }
+  EXPECT_NE(trajectories[2].message.find("99999"), std::string::npos) << trajectories[2].message;
+  EXPECT_NE(trajectories[4].message.find("no tokenizer"), std::string::npos);
+  job.client().Finish(60s);
+}
+
+TEST(JobTest, BadRewardsAreNeverGoodOnes) {
+  ToyJob::Options options;
+  options.score = [](const ScoreInput& input) -> Score {
+    if (input.prompt_id == "p0") return {std::nan(""), ""};
+    if (input.prompt_id == "p1") return {1, "no answer within 1 s"};
+    return {INFINITY, ""};
+  };
+  ToyJob job(options);
+  for (const Trajectory& t : job.client().Rollout(ToyPrompts(3), 2, Sampling(), false, 60s)) {
+    EXPECT_EQ(t.outcome, Outcome::kScoringFailed);
+    EXPECT_TRUE(std::isnan(t.reward));
+    EXPECT_NE(t.message, "");
+    EXPECT_EQ(t.completion.size(), 12u) << "what was generated is kept";
+  }
+  job.client().Finish(60s);
+}
+
+TEST(JobTest, AWrongTensorIsTheCallersErrorAndTheJobGoesOn) {
+  ToyJob job({});
+  auto tensors = job.Weights(2);
+  tensors.front().name = "model.no_such_tensor";
+  ExpectError([&] { job.client().Publish(Update(UpdateMode::kStaged), tensors); },
+              {"model.no_such_tensor"});
+  EXPECT_EQ(job.client().Rollout(ToyPrompts(1), 2, Sampling(), false, 60s).size(), 2u);
+  EXPECT_EQ(job.client().LiveVersion(), 0);
+  job.client().Finish(60s);
+}
+
+TEST(JobTest, AKilledWorkersSamplesAreMadeByTheOthersWithTheSameBits) {
+  std::vector<std::string> reference;
+  for (const bool kill : {false, true}) {
+    ToyJob::Options options;
+    options.workers = 3;
+    options.heartbeat_s = 0.05;
+    options.silence_s = kill ? 1 : 20;
+    ToyJob job(options);
+    job.client().WaitUntilStarted();
+    const auto ids = job.client().Submit(ToyPrompts(12), 4, Sampling(100), false);
+    if (kill) job.Kill(3);
+    Collected collected = job.client().Collect(static_cast<int>(ids.size()), 60s);
+    ASSERT_EQ(collected.groups, 12);
+    std::vector<std::string> prints;
+    for (const Trajectory& t : collected.trajectories) {
+      EXPECT_EQ(t.outcome, Outcome::kCompleted);
+      prints.push_back(Fingerprint(t));
+    }
+    std::sort(prints.begin(), prints.end());
+    if (!kill) reference = prints;
+    EXPECT_EQ(prints, reference);
+    if (kill) {
+      EXPECT_EQ(job.client().LostRanks(), (std::vector<int>{3}));
+      EXPECT_EQ(job.client().Stats(60s).workers.size(), 2u);
+      // Updates go on with those who are left.
+      const SyncReport report = job.client().Publish(Update(UpdateMode::kStaged), job.Weights(2));
+      EXPECT_TRUE(report.committed) << report.error;
+    }
+    job.client().Finish(60s);
+  }
+}
+
+TEST(JobTest, AKilledTrainerEndsEveryRankWithAStatedError) {
+  ToyJob::Options options;
+  options.heartbeat_s = 0.05;
+  options.silence_s = 1;
+  ToyJob job(options);
+  job.client().WaitUntilStarted();
+  job.client().Submit(ToyPrompts(4), 4, Sampling(), false);
+  job.Kill(0);
+  for (int rank : {1, 2}) {
+    const std::string end = job.Join(rank);
+    EXPECT_NE(end.find("the trainer (rank 0) is lost"), std::string::npos) << rank << ": " << end;
+  }
+}
+
+TEST(JobTest, AKilledCoordinatorEndsEveryRankWithAStatedError) {
+  ToyJob::Options options;
+  options.workers = 3;
+  options.heartbeat_s = 0.05;
+  options.silence_s = 1;
+  ToyJob job(options);
+  job.client().WaitUntilStarted();
+  job.client().Submit(ToyPrompts(4), 4, Sampling(), false);
+  job.Kill(1);
+  ExpectError([&] { job.client().Collect(4, 60s); }, {"coordinator (rank 1) is lost"});
+  for (int rank : {0, 2, 3}) {
+    const std::string end = job.Join(rank);
+    EXPECT_NE(end.find("coordinator (rank 1) is lost"), std::string::npos) << rank << ": " << end;
+  }
+}
+
+TEST(JobTest, ARankWhoseScorerBreaksSaysSoAndIsReplaced) {
+  ToyJob::Options options;
+  std::atomic<bool> broken{false};
+  options.score = [&](const ScoreInput& input) -> Score {
+    if (input.prompt_id == "p0" && !broken.exchange(true))
+      throw std::runtime_error("the scorer broke");
+    return {1, ""};
+  };
+  options.workers = 3;
+  ToyJob job(options);
+  job.client().WaitUntilStarted();
+  try {
+    // Unless it was the coordinator's rank that broke, the job goes on.
+    for (const Trajectory& t : job.client().Rollout(ToyPrompts(9), 2, Sampling(), false, 60s))
+      EXPECT_EQ(t.outcome, Outcome::kCompleted) << t.message;
+    EXPECT_EQ(job.client().LostRanks().size(), 1u);
+    job.client().Finish(60s);
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("the scorer broke"), std::string::npos) << e.what();
+  }
+}
+
+TEST(JobTest, CollectGivesWhatThereIsAtItsTimeout) {
+  ToyJob::Options options;
+  std::atomic<bool> hold{true};
+  options.score = [&](const ScoreInput& input) -> Score {
+    while (hold && input.prompt_id == "p1") std::this_thread::sleep_for(1ms);
+    return {1, ""};
+  };
+  options.workers = 2;
+  ToyJob job(options);
+  job.client().WaitUntilStarted();
+  job.client().Submit(ToyPrompts(2), 2, Sampling(), false);
+  const Collected first = job.client().Collect(2, 500ms);
+  EXPECT_EQ(first.groups + first.pending_groups, 2);
+  EXPECT_GE(first.pending_groups, 1);
+  hold = false;
+  const Collected second = job.client().Collect(2, 60s);
+  EXPECT_EQ(second.groups, first.pending_groups);
+  EXPECT_EQ(second.pending_groups, 0);
+  job.client().Finish(60s);
+}
+
+TEST(JobTest, AFailedTrainerTellsAllRanksWhy) {
+  ToyJob job({});
+  job.client().WaitUntilStarted();
+  job.client().Fail("the loss is not a number");
+  for (int rank : {0, 1, 2})
+    EXPECT_NE(job.Join(rank).find("the loss is not a number"), std::string::npos);
+  ExpectError([&] { job.client().Stats(1s); }, {"the loss is not a number"});
+}
+
+}  // namespace
+}  // namespace rollcast

@@ -1,0 +1,51 @@
+// Ranks as processes under mpirun.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "trainer_bridge/communicator.h"
+
+namespace rollcast {
+
+/// A failed MPI call: the expression, MPI's own words for the code, and the rank.
+class MpiError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Owner of MPI in this process: initialises it (MPI_THREAD_FUNNELED; the constructing thread is
+/// the bridge thread) and ends it. At most one in a process. Must outlive its communicator.
+class MpiSession {
+ public:
+  /// True when this process was started by mpirun (or another launcher that Open MPI knows).
+  static bool Launched();
+
+  MpiSession();
+  /// Without a Finalize before, e.g. while an exception unwinds, aborts the whole job with a
+  /// non-zero status: no rank is left half alive. This ends the process too, so the exception must
+  /// have been logged by then: catch it inside the session's scope.
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  /// Over MPI_COMM_WORLD; call once. No collective takes place after this call.
+  std::unique_ptr<Communicator> MakeCommunicator(size_t bulk_piece_bytes = kBulkPieceBytes);
+
+  /// Ends MPI. Beside a dead peer MPI_Finalize may never return: after `limit` the process exits at
+  /// once with `exit_status`, or with 1 where that is 0. The communicator must be gone (or
+  /// abandoned) and everything worth keeping must be on disk.
+  void Finalize(int exit_status, std::chrono::milliseconds limit = std::chrono::seconds(10));
+  /// Ends every process of the job with `status`.
+  [[noreturn]] void Abort(int status);
+
+ private:
+  int rank_ = 0;
+  int size_ = 1;
+  bool finalized_ = false;
+  std::shared_ptr<void> unfinished_;  // memory of sends that MPI may still read
+};
+
+}  // namespace rollcast

@@ -1,0 +1,425 @@
+#include "trainer_bridge/trainer_client.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rollcast {
+
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+Clock::duration Ticks(Seconds d) { return std::chrono::duration_cast<Clock::duration>(d); }
+
+}  // namespace
+
+struct TrainerClient::Bridge {
+  Communicator& communicator;
+  const int coordinator;
+  WeightPublisher& publisher;
+  Clock::time_point start;
+  Clock::time_point heard;
+  Clock::time_point last_round;
+  Clock::time_point next_beat;
+  bool started = false;
+  std::vector<int> to_leave_behind{};  // lost in the middle of an update
+
+  void Send(const JobMessage& message) { communicator.Send(coordinator, EncodeJob(message)); }
+};
+
+class TrainerClient::Turn {
+ public:
+  explicit Turn(TrainerClient& client) : client_(client) {
+    MutexLock lock(client_.mutex_);
+    while (client_.in_turn_) client_.changed_.Wait(client_.mutex_);
+    client_.in_turn_ = true;
+  }
+  ~Turn() {
+    MutexLock lock(client_.mutex_);
+    client_.in_turn_ = false;
+    client_.changed_.NotifyAll();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  TrainerClient& client_;
+};
+
+TrainerClient::TrainerClient(const TrainerClientOptions& options) : options_(options) {}
+TrainerClient::~TrainerClient() = default;
+
+void TrainerClient::Serve(Communicator& communicator, const Roles& roles,
+                          WeightTransportMaker transport, std::function<void()> check) {
+  Bridge* current = nullptr;
+  WeightPublisher publisher(communicator, roles.workers(), std::move(transport),
+                            [&](Message message) {
+                              Dispatch(*current, std::move(message));
+                              BeatIfDue(*current);
+                            });
+  const auto now = Clock::now();
+  Bridge bridge{communicator, roles.workers().front(), publisher, now, now, now, now};
+  current = &bridge;
+  std::string why;
+  try {
+    Backoff backoff;
+    while (true) {
+      {
+        MutexLock lock(mutex_);
+        if (finished_) return;
+        if (told_to_fail_.has_value()) {
+          why = *told_to_fail_;
+          break;
+        }
+      }
+      if (check) check();
+      if (Round(bridge))
+        backoff.Reset();
+      else
+        backoff.Wait();
+    }
+  } catch (const std::exception& e) {
+    why = e.what();
+  }
+  {
+    MutexLock lock(mutex_);
+    failure_ = why;
+    changed_.NotifyAll();
+  }
+  throw Error(why);
+}
+
+bool TrainerClient::Round(Bridge& bridge) {
+  bool busy = RunTask(bridge);
+  while (std::optional<Message> message = bridge.communicator.Poll()) {
+    Dispatch(bridge, std::move(*message));
+    busy = true;
+  }
+  for (int rank : std::exchange(bridge.to_leave_behind, {})) bridge.publisher.LeaveBehind(rank);
+  BeatIfDue(bridge);
+  CheckCoordinator(bridge);
+  return busy;
+}
+
+bool TrainerClient::RunTask(Bridge& bridge) {
+  std::function<void(Bridge&)> task;
+  {
+    MutexLock lock(mutex_);
+    if (task_state_ != TaskState::kPosted) return false;
+    task = std::exchange(task_, nullptr);
+    task_state_ = TaskState::kRunning;
+  }
+  std::exception_ptr failure;
+  try {
+    task(bridge);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  MutexLock lock(mutex_);
+  task_state_ = TaskState::kNone;
+  task_failure_ = failure;
+  changed_.NotifyAll();
+  return true;
+}
+
+void TrainerClient::Dispatch(Bridge& bridge, Message message) {
+  if (message.source == bridge.coordinator) bridge.heard = Clock::now();
+  std::optional<JobMessage> job = DecodeJob(message.bytes);
+  if (!job.has_value()) {
+    if (!bridge.publisher.Handle(message))
+      throw Error(StrCat("the trainer got a message of the unknown type ",
+                         static_cast<int>(TypeOf(message.bytes)), " from rank ", message.source));
+    return;
+  }
+  if (const auto* fail = std::get_if<FailMessage>(&*job)) throw Error(fail->message);
+  if (const auto* lost = std::get_if<RankLostMessage>(&*job))
+    bridge.to_leave_behind.push_back(lost->rank);
+  if (std::holds_alternative<StartMessage>(*job)) bridge.started = true;
+
+  MutexLock lock(mutex_);
+  if (std::holds_alternative<StartMessage>(*job)) {
+    started_ = true;
+  } else if (auto* collected = std::get_if<CollectReply>(&*job)) {
+    live_ = collected->live;
+    collect_reply_ = std::move(*collected);
+  } else if (auto* score = std::get_if<ScoreReply>(&*job)) {
+    score_reply_ = std::move(score->result);
+  } else if (auto* stats = std::get_if<StatsReply>(&*job)) {
+    stats_reply_ = std::move(*stats);
+  } else if (const auto* lost = std::get_if<RankLostMessage>(&*job)) {
+    lost_.push_back(lost->rank);
+  } else if (std::holds_alternative<FinishMessage>(*job)) {
+    finished_ = true;
+  } else {
+    RC_CHECK(std::holds_alternative<BeatMessage>(*job), "message ", job->index(),
+             " is not for the trainer");
+  }
+  changed_.NotifyAll();
+}
+
+void TrainerClient::BeatIfDue(Bridge& bridge) {
+  const auto now = Clock::now();
+  if (now < bridge.next_beat) return;
+  bridge.next_beat = now + Ticks(options_.heartbeat);
+  bridge.Send(BeatMessage{});
+}
+
+void TrainerClient::CheckCoordinator(Bridge& bridge) {
+  const auto now = Clock::now();
+  // While this thread was away (an update, a suspended process) nobody could be heard.
+  const Clock::duration away = now - bridge.last_round;
+  bridge.last_round = now;
+  if (away > Ticks(options_.heartbeat / 2)) bridge.heard += away;
+  if (!bridge.started) {
+    bridge.heard = now;
+    if (now - bridge.start > Ticks(options_.startup))
+      throw PeerLost(bridge.coordinator,
+                     StrCat("the ranks have not started within ", options_.startup.count(), " s"));
+  }
+  if (now - bridge.heard > Ticks(options_.silence))
+    throw PeerLost(bridge.coordinator, StrCat("the coordinator (rank ", bridge.coordinator,
+                                              ") is lost: no sign of life for ",
+                                              Seconds(now - bridge.heard).count(), " s"));
+}
+
+bool TrainerClient::Arrived(Reply reply) const {
+  switch (reply) {
+    case Reply::kNone:
+      return true;
+    case Reply::kStart:
+      return started_;
+    case Reply::kCollect:
+      return collect_reply_.has_value();
+    case Reply::kScore:
+      return score_reply_.has_value();
+    case Reply::kStats:
+      return stats_reply_.has_value();
+    case Reply::kFinish:
+      return finished_;
+  }
+  return false;
+}
+
+std::string TrainerClient::WhyOver() const {
+  if (failure_.has_value()) return *failure_;
+  if (told_to_fail_.has_value()) return *told_to_fail_;
+  return finished_ ? "the job has been finished" : "";
+}
+
+void TrainerClient::Call(const Turn&, std::function<void(Bridge&)> task, Reply reply,
+                         const char* what, Seconds timeout) {
+  const auto deadline = Clock::now() + Ticks(timeout);
+  std::exception_ptr task_failure;
+  {
+    MutexLock lock(mutex_);
+    if (const std::string why = WhyOver(); !why.empty()) throw Error(why);
+    task_ = std::move(task);
+    task_state_ = TaskState::kPosted;
+    task_failure_ = nullptr;
+    while (true) {
+      const bool over = failure_.has_value();
+      const bool late = Clock::now() >= deadline;
+      if (task_state_ == TaskState::kNone && (task_failure_ != nullptr || Arrived(reply))) break;
+      if (task_state_ != TaskState::kRunning && (over || late)) {
+        task_ = nullptr;
+        task_state_ = TaskState::kNone;
+        if (over) throw Error(*failure_);
+        throw Error(StrCat("no ", what, " within ", timeout.count(), " s"));
+      }
+      if (late)
+        changed_.Wait(mutex_);
+      else
+        changed_.WaitUntil(mutex_, deadline);
+    }
+    task_failure = std::exchange(task_failure_, nullptr);
+  }
+  if (task_failure != nullptr) std::rethrow_exception(task_failure);
+}
+
+void TrainerClient::WaitUntilStarted() {
+  const Turn turn(*this);
+  Call(
+      turn, [](Bridge&) {}, Reply::kStart, "start of all ranks", options_.startup);
+}
+
+std::vector<uint64_t> TrainerClient::SubmitInTurn(const Turn& turn,
+                                                  const std::vector<PromptGroup>& prompts,
+                                                  int group_size, const SamplingParams& sampling,
+                                                  bool want_hidden) {
+  if (group_size < 1) throw Error(StrCat("group size ", group_size, ": must be at least 1"));
+  SubmitMessage message;
+  std::vector<uint64_t> ids;
+  for (const PromptGroup& prompt : prompts) {
+    GroupWork work;
+    work.group_id = next_group_++;
+    work.prompt_id = prompt.prompt_id;
+    work.prompt = prompt.tokens;
+    work.text = prompt.text;
+    work.add_special_tokens = prompt.add_special_tokens;
+    work.reference = prompt.reference;
+    work.metadata = prompt.metadata;
+    work.group_size = group_size;
+    work.sampling = sampling;
+    work.in_flight = prompt.in_flight;
+    work.want_hidden = want_hidden;
+    ids.push_back(work.group_id);
+    message.groups.push_back(std::move(work));
+  }
+  Call(
+      turn, [&](Bridge& bridge) { bridge.Send(message); }, Reply::kNone, "submission",
+      options_.silence);
+  pending_groups_ += static_cast<int>(ids.size());
+  return ids;
+}
+
+std::vector<uint64_t> TrainerClient::Submit(const std::vector<PromptGroup>& prompts, int group_size,
+                                            const SamplingParams& sampling, bool want_hidden) {
+  const Turn turn(*this);
+  return SubmitInTurn(turn, prompts, group_size, sampling, want_hidden);
+}
+
+Collected TrainerClient::CollectInTurn(const Turn& turn, int groups, Seconds timeout) {
+  const CollectMessage message{next_request_++, groups, timeout.count()};
+  {
+    MutexLock lock(mutex_);
+    collect_reply_.reset();
+  }
+  try {
+    Call(
+        turn, [&](Bridge& bridge) { bridge.Send(message); }, Reply::kCollect,
+        "reply to Collect from the coordinator", timeout + options_.silence);
+  } catch (const Error& e) {
+    // A reply that comes later would have been gated against a version that is live no more.
+    Fail(e.what());
+    throw;
+  }
+  CollectReply reply;
+  {
+    MutexLock lock(mutex_);
+    reply = std::move(*collect_reply_);
+    collect_reply_.reset();
+  }
+  RC_CHECK_EQ(reply.request, message.request);
+  pending_groups_ = reply.pending_groups;
+  return {std::move(reply.trajectories), reply.groups, reply.pending_groups, reply.live};
+}
+
+Collected TrainerClient::Collect(int groups, Seconds timeout) {
+  const Turn turn(*this);
+  return CollectInTurn(turn, groups, timeout);
+}
+
+std::vector<Trajectory> TrainerClient::Rollout(const std::vector<PromptGroup>& prompts,
+                                               int group_size, const SamplingParams& sampling,
+                                               bool want_hidden, Seconds timeout) {
+  const Turn turn(*this);
+  if (pending_groups_ > 0)
+    throw Error(StrCat("Rollout while ", pending_groups_.load(),
+                       " groups of earlier submissions are pending; collect them first"));
+  const auto deadline = Clock::now() + Ticks(timeout);
+  const auto ids = SubmitInTurn(turn, prompts, group_size, sampling, want_hidden);
+  // All at once, so that the lag of all is checked against one version.
+  Collected collected =
+      CollectInTurn(turn, static_cast<int>(ids.size()), Seconds(deadline - Clock::now()));
+  if (collected.groups < static_cast<int>(ids.size()))
+    throw Error(StrCat("rollout: ", collected.groups, " of ", ids.size(), " groups within ",
+                       timeout.count(), " s"));
+  std::stable_sort(
+      collected.trajectories.begin(), collected.trajectories.end(),
+      [](const Trajectory& a, const Trajectory& b) { return a.group_id < b.group_id; });
+  return std::move(collected.trajectories);
+}
+
+SyncReport TrainerClient::Publish(const UpdateOptions& options,
+                                  const std::vector<NamedTensor>& tensors) {
+  const Turn turn(*this);
+  SyncReport report;
+  Call(
+      turn, [&](Bridge& bridge) { report = PublishOnBridge(bridge, options, tensors); },
+      Reply::kNone, "update", options.deadline + options_.silence);
+  return report;
+}
+
+SyncReport TrainerClient::PublishOnBridge(Bridge& bridge, const UpdateOptions& options,
+                                          const std::vector<NamedTensor>& tensors) {
+  SyncReport report = bridge.publisher.Publish(options, tensors);
+  if (report.committed) live_ = report.version;
+  const std::vector<int> late = bridge.publisher.late();
+  if (late.empty() || late.size() == bridge.publisher.ranks().size()) return report;
+  // Whoever is late may hold other weights than the rest, or nothing at all. Without it the next
+  // update can succeed.
+  bridge.Send(LeaveBehindMessage{{late.begin(), late.end()}, report.error});
+  for (int rank : late) bridge.publisher.LeaveBehind(rank);
+  return report;
+}
+
+WireManifest TrainerClient::Manifest(Seconds timeout) {
+  const Turn turn(*this);
+  WireManifest manifest;
+  Call(
+      turn,
+      [&](Bridge& bridge) { manifest = bridge.publisher.Manifest(Clock::now() + Ticks(timeout)); },
+      Reply::kNone, "manifest", timeout + options_.silence);
+  return manifest;
+}
+
+ScoreResult TrainerClient::Score(const std::vector<int32_t>& tokens, bool want_logits,
+                                 Seconds timeout) {
+  const Turn turn(*this);
+  const ScoreMessage message{{next_request_++, tokens, want_logits}};
+  const auto deadline = Clock::now() + Ticks(timeout);
+  {
+    MutexLock lock(mutex_);
+    score_reply_.reset();
+  }
+  Call(
+      turn, [&](Bridge& bridge) { bridge.Send(message); }, Reply::kScore, "scores", timeout);
+  MutexLock lock(mutex_);
+  // The reply to a call that timed out may come first.
+  while (score_reply_->id != message.work.id) {
+    score_reply_.reset();
+    while (!score_reply_.has_value()) {
+      if (failure_.has_value()) throw Error(*failure_);
+      if (!changed_.WaitUntil(mutex_, deadline))
+        throw Error(StrCat("no scores within ", timeout.count(), " s"));
+    }
+  }
+  ScoreResult result = std::move(*score_reply_);
+  score_reply_.reset();
+  return result;
+}
+
+JobStats TrainerClient::Stats(Seconds timeout) {
+  const Turn turn(*this);
+  const StatsMessage message{next_request_++};
+  {
+    MutexLock lock(mutex_);
+    stats_reply_.reset();
+  }
+  Call(
+      turn, [&](Bridge& bridge) { bridge.Send(message); }, Reply::kStats, "statistics", timeout);
+  MutexLock lock(mutex_);
+  JobStats stats = std::move(stats_reply_->stats);
+  stats_reply_.reset();
+  return stats;
+}
+
+std::vector<int> TrainerClient::LostRanks() const {
+  MutexLock lock(mutex_);
+  return lost_;
+}
+
+void TrainerClient::Finish(Seconds timeout) {
+  const Turn turn(*this);
+  Call(
+      turn, [](Bridge& bridge) { bridge.Send(FinishMessage{}); }, Reply::kFinish, "end of the job",
+      timeout);
+}
+
+void TrainerClient::Fail(const std::string& why) {
+  MutexLock lock(mutex_);
+  if (!told_to_fail_.has_value()) told_to_fail_ = why;
+  changed_.NotifyAll();
+}
+
+}  // namespace rollcast

@@ -1,0 +1,61 @@
+// How the bytes of an update get from the trainer to every rank.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/tensor.h"
+#include "trainer_bridge/communicator.h"
+
+namespace rollcast {
+
+/// One tensor of an update on the trainer's side: contiguous, row-major. Where the dtypes differ it
+/// is cast on the way, to the nearest value, ties to even; kF32, kF16 and kBF16 only.
+struct SourceTensor {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;       // of `data`
+  DType wire_dtype = DType::kF32;  // of the manifest's entry
+  int64_t elements = 0;
+};
+
+/// Moves one update from group[0] to the other ranks of the group. Made from the ranks that take
+/// part, and made again from those who are left when one is lost. Bridge thread only.
+class WeightTransport {
+ public:
+  virtual ~WeightTransport() = default;
+  /// "mpi", "nccl", "ipc".
+  virtual const char* name() const = 0;
+  /// True when a failed transfer has left it unusable; a new one is made for the next update.
+  virtual bool broken() const = 0;
+
+  /// group[0]: sends `tensors` in order. Returns the XXH3-64 of the bytes sent. `transfer` grows
+  /// from update to update. Throws PeerLost at `deadline`; Communicator::SendBulk says what holds
+  /// for the tensors' memory then.
+  virtual uint64_t Send(uint64_t transfer, std::span<const SourceTensor> tensors, Deadline deadline,
+                        const Service& service) = 0;
+  /// The other ranks: fills `spans`, one a tensor, in the same order.
+  virtual void Receive(uint64_t transfer, std::span<const MutableBytes> spans, Deadline deadline,
+                       const Service& service) = 0;
+};
+
+/// `group`: the trainer, then the ranks. `token` is what the trainer's side made with MakeToken
+/// (an NCCL unique id, say); it reaches the ranks with the announcement.
+struct WeightTransportMaker {
+  std::string name;
+  bool needs_host_memory = true;  // what is received into must be host memory
+  std::function<std::string()> make_token;
+  std::function<std::unique_ptr<WeightTransport>(
+      Communicator& communicator, const std::vector<int>& group, const std::string& token)>
+      make;
+};
+
+/// A pipelined chain over the communicator's bulk channel: trainer -> group[1] -> group[2] -> ...,
+/// each piece passed on as soon as it has arrived, from the trainer's tensors into the ranks'
+/// arenas.
+WeightTransportMaker MessageWeightTransport();
+
+}  // namespace rollcast
