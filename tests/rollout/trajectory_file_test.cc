@@ -300,7 +300,7 @@ TEST_F(TrajectoryFileTest, KilledWriterLosesNothingThatWasAppended) {
     }
     ::close(pipe_ends[1]);
     // Some batches, which differ by orders of magnitude, and then a part of one.
-    const uint64_t batches = random() % (kill_number % 10 == 0 ? 700 : 40);
+    const uint64_t batches = random() % (kill_number % 10 == 0 ? 300 : 40);
     char byte;
     for (uint64_t i = 0; i < batches; ++i) ASSERT_EQ(::read(pipe_ends[0], &byte, 1), 1);
     const auto until =
