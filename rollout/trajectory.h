@@ -48,7 +48,7 @@ struct Trajectory {
   std::vector<float> logprob_raw;       // [completion] under softmax(logits)
   std::vector<float> logprob_filtered;  // [completion] under what was drawn from; empty when no
                                         // filter or penalty is on
-  std::vector<PolicySpan> spans;  // cover the completion
+  std::vector<PolicySpan> spans;        // cover the completion
   std::vector<float>
       hidden;         // [completion, hidden_size] before the final norm; empty unless asked for
   std::string text;   // decoded completion; empty without a tokenizer

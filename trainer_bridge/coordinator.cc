@@ -272,12 +272,15 @@ void Coordinator::GateReady(PolicyVersion live) {
   HandOut();
 }
 
-std::vector<Trajectory> Coordinator::TakeReady(int max_groups) {
+std::vector<Trajectory> Coordinator::TakeReady(int max_groups, size_t max_bytes) {
   const PolicyVersion live = seams_.live_version();
   GateReady(live);
   std::vector<Trajectory> taken;
+  size_t bytes = 0;
   for (int n = 0; n < max_groups && !ready_.empty(); ++n) {
     Group& group = groups_.at(ready_.front());
+    for (const Slot& slot : group.slots) bytes += WireBytes(slot.result);
+    if (n > 0 && bytes > max_bytes) break;
     for (Slot& slot : group.slots) {
       slot.result.live_version_at_return = live;
       taken.push_back(std::move(slot.result));
@@ -297,10 +300,13 @@ void Coordinator::TryReply(Clock::time_point now) {
   if (ready < collect_->groups && ready < pending_groups() && now < collect_->deadline) return;
   CollectReply reply;
   reply.request = collect_->request;
-  reply.groups = std::min(ready, collect_->groups);
+  const int wanted = std::min(ready, collect_->groups);
+  const int before = pending_groups();
   reply.live = seams_.live_version();
-  reply.trajectories = TakeReady(reply.groups);
+  reply.trajectories = TakeReady(wanted);
   reply.pending_groups = pending_groups();
+  reply.groups = before - reply.pending_groups;
+  reply.more = reply.groups < wanted;
   collect_.reset();
   seams_.send(options_.trainer, std::move(reply));
 }

@@ -64,8 +64,9 @@ class Coordinator {
 
   void Submit(std::vector<GroupWork> groups);
   /// Up to `max_groups` whole groups, in the order of completion, gated against the live version
-  /// and on disk. Over-lag samples with tries left are queued again instead.
-  std::vector<Trajectory> TakeReady(int max_groups);
+  /// and on disk; fewer when they come to more than `max_bytes` in all. Over-lag samples with tries
+  /// left are queued again instead.
+  std::vector<Trajectory> TakeReady(int max_groups, size_t max_bytes = kMessageBytes);
   /// Groups submitted and not returned.
   int pending_groups() const { return static_cast<int>(groups_.size()); }
   JobStats stats() const;

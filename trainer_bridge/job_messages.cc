@@ -19,6 +19,13 @@ std::optional<JobMessage> DecodeAny(std::span<const std::byte> bytes, std::index
 
 }  // namespace
 
+size_t WireBytes(const Trajectory& t) {
+  const size_t floats =
+      t.logprob.size() + t.logprob_raw.size() + t.logprob_filtered.size() + t.hidden.size();
+  return 4 * (floats + t.prompt.size() + t.completion.size()) + t.text.size() + t.message.size() +
+         t.prompt_id.size() + 16 * t.spans.size() + 256;
+}
+
 std::vector<std::byte> EncodeJob(const JobMessage& message) {
   return std::visit([](const auto& m) { return Encode(m); }, message);
 }

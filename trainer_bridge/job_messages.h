@@ -160,8 +160,9 @@ struct CollectReply {
   int32_t groups = 0;
   int32_t pending_groups = 0;  // submitted and not returned, after this reply
   PolicyVersion live = 0;      // that the gate was applied against
+  bool more = false;           // others are ready that would have made this reply too large
   static void Fields(auto& self, auto&& visit) {
-    visit(self.request, self.trajectories, self.groups, self.pending_groups, self.live);
+    visit(self.request, self.trajectories, self.groups, self.pending_groups, self.live, self.more);
   }
 };
 
@@ -206,6 +207,12 @@ using JobMessage =
                  CollectMessage, ScoreMessage, StatsMessage, LeaveBehindMessage, StartMessage,
                  WorkMessage, CollectReply, ScoreReply, StatsReply, RankLostMessage, FinishMessage,
                  FailMessage>;
+
+/// About how many bytes `trajectory` takes in a message.
+size_t WireBytes(const Trajectory& trajectory);
+/// Messages of many trajectories are split at about this size: it bounds memory, and a message has
+/// less than 2 GiB.
+constexpr size_t kMessageBytes = size_t{64} << 20;
 
 std::vector<std::byte> EncodeJob(const JobMessage& message);
 /// None when `bytes` is a message of another kind. Throws Error when it is malformed.

@@ -160,13 +160,23 @@ void RolloutRank::SendResults() {
   std::vector<WorkerResult> results = worker_.TakeResults();
   if (results.empty()) return;
   ResultsMessage message;
+  size_t bytes = 0;
+  const auto send = [&] {
+    Send(workers_.front(), std::exchange(message, {}));
+    bytes = 0;
+  };
   for (WorkerResult& result : results) {
-    if (auto* trajectory = std::get_if<Trajectory>(&result))
+    if (auto* trajectory = std::get_if<Trajectory>(&result)) {
+      bytes += WireBytes(*trajectory);
       message.trajectories.push_back(std::move(*trajectory));
-    else
-      message.scores.push_back(std::move(std::get<ScoreResult>(result)));
+    } else {
+      auto& score = std::get<ScoreResult>(result);
+      bytes += 4 * (score.logprob_raw.size() + score.logits.size());
+      message.scores.push_back(std::move(score));
+    }
+    if (bytes >= kMessageBytes) send();
   }
-  Send(workers_.front(), message);
+  if (bytes > 0) send();
 }
 
 void RolloutRank::Pull() {

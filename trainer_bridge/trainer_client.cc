@@ -279,29 +279,40 @@ std::vector<uint64_t> TrainerClient::Submit(const std::vector<PromptGroup>& prom
 }
 
 Collected TrainerClient::CollectInTurn(const Turn& turn, int groups, Seconds timeout) {
-  const CollectMessage message{next_request_++, groups, timeout.count()};
-  {
-    MutexLock lock(mutex_);
-    collect_reply_.reset();
+  const auto deadline = Clock::now() + Ticks(timeout);
+  Collected collected;
+  bool more = true;
+  // What is ready may take several replies. No update comes between: this call has the turn.
+  while (more) {
+    const Seconds left = std::max(Seconds(deadline - Clock::now()), Seconds(0));
+    const CollectMessage message{next_request_++, groups - collected.groups, left.count()};
+    {
+      MutexLock lock(mutex_);
+      collect_reply_.reset();
+    }
+    try {
+      Call(
+          turn, [&](Bridge& bridge) { bridge.Send(message); }, Reply::kCollect,
+          "reply to Collect from the coordinator", left + options_.silence);
+    } catch (const Error& e) {
+      // A reply that comes later would have been gated against a version that is live no more.
+      Fail(e.what());
+      throw;
+    }
+    CollectReply reply;
+    {
+      MutexLock lock(mutex_);
+      reply = std::move(*collect_reply_);
+      collect_reply_.reset();
+    }
+    RC_CHECK_EQ(reply.request, message.request);
+    collected.groups += reply.groups;
+    collected.pending_groups = pending_groups_ = reply.pending_groups;
+    collected.live = reply.live;
+    for (Trajectory& t : reply.trajectories) collected.trajectories.push_back(std::move(t));
+    more = reply.more && collected.groups < groups;
   }
-  try {
-    Call(
-        turn, [&](Bridge& bridge) { bridge.Send(message); }, Reply::kCollect,
-        "reply to Collect from the coordinator", timeout + options_.silence);
-  } catch (const Error& e) {
-    // A reply that comes later would have been gated against a version that is live no more.
-    Fail(e.what());
-    throw;
-  }
-  CollectReply reply;
-  {
-    MutexLock lock(mutex_);
-    reply = std::move(*collect_reply_);
-    collect_reply_.reset();
-  }
-  RC_CHECK_EQ(reply.request, message.request);
-  pending_groups_ = reply.pending_groups;
-  return {std::move(reply.trajectories), reply.groups, reply.pending_groups, reply.live};
+  return collected;
 }
 
 Collected TrainerClient::Collect(int groups, Seconds timeout) {

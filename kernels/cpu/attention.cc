@@ -124,11 +124,18 @@ struct QueryBlock {
   int num_queries() const { return num_rows * num_heads; }
 };
 
-/// A piece of work: some slices of a block. The slices of a block that is cut are kept apart and
-/// folded in a second pass, in the same order as otherwise.
+/// A piece of work: some slices of one block, or all slices of several. The slices of a block that
+/// is cut are kept apart and folded in a second pass, in the same order as otherwise.
 struct AttentionPart {
-  int32_t block;
-  int32_t slice_begin, slice_end;
+  int32_t block_begin, block_end;
+  int32_t slice_begin, slice_end;  // of a block that is cut
+};
+
+/// Where the tokens [begin, end) of a slice are, for one kv head.
+struct SliceTokens {
+  int begin = 0, end = 0;
+  const float* k[kAttentionSlice];
+  const float* v[kAttentionSlice];
 };
 
 /// What one or more slices give for the queries of a block.
@@ -159,25 +166,8 @@ class AttentionRun {
     CutBlocks();
     const int64_t tile = kRowBlock * stride_ + 2 * Partial::Size(stride_);
     for (Scratch& scratch : context_.tiles) scratch.Get(tile);
-    RunParts(static_cast<int>(parts_.size()), [this](int i, int thread) {
-      const AttentionPart& part = parts_[i];
-      const QueryBlock& block = blocks_[part.block];
-      float* at = context_.tiles[thread].Get(0);
-      float* q = at;
-      PackQueries(block, q);
-      if (block.partial >= 0) {
-        for (int s = part.slice_begin; s < part.slice_end; ++s) Slice(block, s, q, Kept(block, s));
-        return;
-      }
-      at += kRowBlock * stride_;
-      Partial sum(at, stride_), slice(at + Partial::Size(stride_), stride_);
-      Slice(block, block.slice_begin, q, sum);
-      for (int s = block.slice_begin + 1; s < block.slice_end; ++s) {
-        Slice(block, s, q, slice);
-        Fold(block, s, sum, slice);
-      }
-      Finish(block, sum);
-    });
+    RunParts(static_cast<int>(parts_.size()),
+             [this](int i, int thread) { RunPart(parts_[i], context_.tiles[thread].Get(0)); });
     if (cut_.empty()) return;
     RunParts(static_cast<int>(cut_.size()), [this](int i, int) {
       const QueryBlock& block = blocks_[cut_[i]];
@@ -195,6 +185,42 @@ class AttentionRun {
     for (int first = 0; first < count; first += ThreadPool::kMaxParts)
       context_.pool.ParallelFor(std::min(ThreadPool::kMaxParts, count - first),
                                 [&](int i, int thread) { fn(first + i, thread); });
+  }
+
+  void RunPart(const AttentionPart& part, float* tile) const {
+    float* q = tile;
+    const Partial sum(tile + kRowBlock * stride_, stride_);
+    const Partial next_sum(sum.max + Partial::Size(stride_), stride_);
+    SliceTokens tokens[2];
+    int now = 0;
+    FindTokens(blocks_[part.block_begin], FirstSlice(part, part.block_begin), tokens[now]);
+    for (int b = part.block_begin; b < part.block_end; ++b) {
+      const QueryBlock& block = blocks_[b];
+      PackQueries(block, q);
+      const int first = FirstSlice(part, b);
+      const int end = block.partial >= 0 ? part.slice_end : block.slice_end;
+      for (int s = first; s < end; ++s, now ^= 1) {
+        if (s + 1 < end)
+          FindTokens(block, s + 1, tokens[now ^ 1]);
+        else if (b + 1 < part.block_end)
+          FindTokens(blocks_[b + 1], FirstSlice(part, b + 1), tokens[now ^ 1]);
+        else
+          tokens[now ^ 1].begin = tokens[now ^ 1].end = 0;
+        if (block.partial >= 0) {
+          Slice(block, s, q, tokens[now], tokens[now ^ 1], Kept(block, s));
+        } else if (s == first) {
+          Slice(block, s, q, tokens[now], tokens[now ^ 1], sum);
+        } else {
+          Slice(block, s, q, tokens[now], tokens[now ^ 1], next_sum);
+          Fold(block, s, sum, next_sum);
+        }
+      }
+      if (block.partial < 0) Finish(block, sum);
+    }
+  }
+
+  int FirstSlice(const AttentionPart& part, int block) const {
+    return blocks_[block].partial >= 0 ? part.slice_begin : blocks_[block].slice_begin;
   }
 
   void FindBlocks() {
@@ -219,24 +245,31 @@ class AttentionRun {
     }
   }
 
-  /// Cuts blocks that are long beside the share of one thread.
+  /// Makes parts of about the same size: cuts blocks that are long beside the share of a thread,
+  /// takes short ones together.
   void CutBlocks() {
     const int threads = context_.pool.num_threads();
     int64_t total = 0;
     for (const QueryBlock& b : blocks_) total += b.slice_end - b.slice_begin;
     const int64_t most = threads == 1 ? total : std::max<int64_t>(1, total / (4 * threads));
-    int64_t kept = 0;
-    for (size_t i = 0; i < blocks_.size(); ++i) {
+    int64_t kept = 0, open = 0;  // slices of the last part; 0 = it takes no more
+    for (int i = 0; i < static_cast<int>(blocks_.size()); ++i) {
       QueryBlock& b = blocks_[i];
-      if (b.slice_end - b.slice_begin > most) {
-        cut_.push_back(static_cast<int32_t>(i));
+      const int slices = b.slice_end - b.slice_begin;
+      if (slices > most) {
+        cut_.push_back(i);
         b.partial = kept;
-        kept += (b.slice_end - b.slice_begin) * Partial::Size(stride_);
-      }
-      for (int s = b.slice_begin; s < b.slice_end;) {
-        const int end = static_cast<int>(std::min<int64_t>(b.slice_end, s + most));
-        parts_.push_back({static_cast<int32_t>(i), s, end});
-        s = end;
+        kept += slices * Partial::Size(stride_);
+        for (int s = b.slice_begin; s < b.slice_end; s += static_cast<int>(most))
+          parts_.push_back(
+              {i, i + 1, s, static_cast<int32_t>(std::min<int64_t>(b.slice_end, s + most))});
+        open = 0;
+      } else if (open > 0 && open + slices <= most) {
+        parts_.back().block_end = i + 1;
+        open += slices;
+      } else {
+        parts_.push_back({i, i + 1, 0, 0});
+        open = slices;
       }
     }
     kept_ = context_.partial.Get(kept);
@@ -279,38 +312,46 @@ class AttentionRun {
     }
   }
 
-  void Slice(const QueryBlock& block, int slice, const float* q, const Partial& out) const {
+  void FindTokens(const QueryBlock& block, int slice, SliceTokens& tokens) const {
+    const int base = slice * kAttentionSlice;
+    const int last = block.first_position + block.num_rows - 1;
+    tokens.begin = std::max(0, FirstSeen(block.first_position) - base);
+    tokens.end = std::min(kAttentionSlice, last + 1 - base);
+    const int kv_head = block.first_head / group_;
+    const int32_t* pages =
+        args_.slots->page_table + static_cast<int64_t>(block.slot) * args_.slots->max_pages;
+    for (int t = tokens.begin; t < tokens.end;) {
+      const int position = base + t, offset = position % kv_.page_size;
+      const int64_t at =
+          TokenOffset(kv_, args_.layer, pages[position / kv_.page_size], kv_head, position);
+      const int count = std::min(kv_.page_size - offset, tokens.end - t);
+      for (int i = 0; i < count; ++i, ++t) {
+        tokens.k[t] = static_cast<const float*>(kv_.k) + at + i * kv_.head_dim;
+        tokens.v[t] = static_cast<const float*>(kv_.v) + at + i * kv_.head_dim;
+      }
+    }
+  }
+
+  void Slice(const QueryBlock& block, int slice, const float* q, const SliceTokens& tokens,
+             const SliceTokens& next, const Partial& out) const {
     AttentionSliceArgs a;
     a.q = q;
     a.num_queries = block.num_queries();
     a.head_dim = kv_.head_dim;
     a.scale = args_.scale;
+    a.k = tokens.k;
+    a.v = tokens.v;
+    a.next_k = next.k;
+    a.next_begin = next.begin;
+    a.next_end = next.end;
     a.max = out.max;
     a.sum = out.sum;
     a.acc = out.acc;
     a.acc_stride = static_cast<int32_t>(stride_);
-    int first = kAttentionSlice, last = 0;
     for (int r = 0; r < a.num_queries; ++r) {
       a.begin[r] = Begin(block, r, slice);
       a.end[r] = End(block, r, slice);
-      if (a.begin[r] >= a.end[r]) continue;
-      first = std::min(first, a.begin[r]);
-      last = std::max(last, a.end[r]);
     }
-    const float* k[kAttentionSlice];
-    const float* v[kAttentionSlice];
-    const int kv_head = block.first_head / group_;
-    const int32_t* pages =
-        args_.slots->page_table + static_cast<int64_t>(block.slot) * args_.slots->max_pages;
-    for (int t = first; t < last; ++t) {
-      const int position = slice * kAttentionSlice + t;
-      const int64_t at =
-          TokenOffset(kv_, args_.layer, pages[position / kv_.page_size], kv_head, position);
-      k[t] = static_cast<const float*>(kv_.k) + at;
-      v[t] = static_cast<const float*>(kv_.v) + at;
-    }
-    a.k = k;
-    a.v = v;
     context_.isa.attention_slice(a);
   }
 

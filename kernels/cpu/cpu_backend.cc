@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu_backend.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +15,7 @@ namespace rollcast {
 namespace {
 
 constexpr size_t kAlignment = 256;
+constexpr size_t kHugePage = size_t{2} << 20;
 
 bool HasIsa(const std::string& isa) {
   if (isa == "plain") return true;
@@ -72,9 +75,14 @@ class CpuBackend : public Backend {
   DType activation_dtype() const override { return DType::kF32; }
 
   Buffer Allocate(size_t bytes) override {
-    const size_t rounded = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
-    void* data = rounded < bytes ? nullptr : std::aligned_alloc(kAlignment, rounded);
+    // Weights and KV are read through once a step: huge pages save most of the address look-ups.
+    const size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
+    const size_t rounded = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+    void* data = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
     if (data == nullptr) throw Error(StrCat("cpu: no memory for ", bytes, " bytes"));
+#ifdef MADV_HUGEPAGE
+    if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // no harm if refused
+#endif
     return Buffer(data, bytes, [](void* p, size_t) { std::free(p); });
   }
   Buffer AllocateHostVisible(size_t bytes) override { return Allocate(bytes); }

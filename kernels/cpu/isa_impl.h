@@ -18,6 +18,11 @@ constexpr float kExpLow = -87.0f;
 constexpr float kLowest = -3.402823466e38f;
 constexpr float kInfinity = __builtin_inff();
 
+/// Into the second-level cache: the first is too small for what memory has to be asked ahead.
+RC_LANE void Prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+// How far ahead, and at least how far beyond the tile that is being read.
+constexpr int64_t kPrefetchBytes = 32768, kPrefetchBeyondTile = 16384;
+
 RC_LANE int Smaller(int a, int b) { return a < b ? a : b; }
 RC_LANE int Larger(int a, int b) { return a > b ? a : b; }
 
@@ -53,9 +58,17 @@ RC_LANE F16 LoadUpTo(const float* p, int n) { return n >= 16 ? Load(p) : LoadFir
 
 /// out[r * out_stride + c] = x[r] . w[c] for a tile of R rows and C weight rows. `step` is the
 /// distance in `x` from one group of 16 k to the next.
-template <int R, int C, class W>
+///
+/// With kStream the weight rows follow one another in memory and so do the tiles: memory that far
+/// ahead is asked for as the tile is read. The rows of a tile are too many short streams for the
+/// processor to follow by itself.
+template <int R, int C, bool kStream, class W>
 void Tile(const float* x, int64_t step, int k, const W* const* weight, float* out,
           int64_t out_stride) {
+  constexpr int kStepBytes = C * 16 * static_cast<int>(sizeof(W));
+  const int64_t beyond = C * static_cast<int64_t>(sizeof(W)) * k + kPrefetchBeyondTile;
+  const char* ahead = reinterpret_cast<const char*>(weight[0]) +
+                      (beyond > kPrefetchBytes ? beyond : kPrefetchBytes);
   constexpr int kPadded = (R * C + 3) / 4 * 4;
   F16 acc[kPadded];
   RC_UNROLL
@@ -65,6 +78,11 @@ void Tile(const float* x, int64_t step, int k, const W* const* weight, float* ou
   for (int c = 0; c < C; ++c) w[c] = weight[c];
   int i = 0;
   for (; i + 16 <= k; i += 16, x += step) {
+    if constexpr (kStream) {
+      RC_UNROLL
+      for (int j = 0; j < kStepBytes; j += 64) Prefetch(ahead + j);
+      ahead += kStepBytes;
+    }
     F16 wv[C];
     RC_UNROLL
     for (int c = 0; c < C; ++c) wv[c] = Load(w[c] + i);
@@ -98,58 +116,31 @@ void TileColumnsOf(const float* x, int64_t step, int k, const W* weight, int n, 
   int j = 0;
   for (; j + kColumns <= n; j += kColumns) {
     for (int c = 0; c < kColumns; ++c) w[c] = weight + static_cast<int64_t>(j + c) * k;
-    Tile<R, kColumns>(x, step, k, w, out + j, out_stride);
+    Tile<R, kColumns, true>(x, step, k, w, out + j, out_stride);
   }
   for (; j < n; ++j) {
     w[0] = weight + static_cast<int64_t>(j) * k;
-    Tile<R, 1>(x, step, k, w, out + j, out_stride);
+    Tile<R, 1, true>(x, step, k, w, out + j, out_stride);
   }
-}
-
-/// The same over weight rows that lie anywhere.
-template <int R, class W>
-void TileRowsAt(const float* x, int64_t step, int k, const W* const* weight, int n, float* out,
-                int64_t out_stride) {
-  constexpr int kColumns = TileColumns(R);
-  int j = 0;
-  for (; j + kColumns <= n; j += kColumns)
-    Tile<R, kColumns>(x, step, k, weight + j, out + j, out_stride);
-  for (; j < n; ++j) Tile<R, 1>(x, step, k, weight + j, out + j, out_stride);
 }
 
 /// Calls fn.operator()<R>(first row) so that all rows of a block are covered.
 template <class Fn>
 RC_LANE void ForRowTiles(int rows, const Fn& fn) {
   int r = 0;
-  while (r < rows) {
-    const int left = Smaller(rows - r, kMaxTileRows);
-    switch (left) {
-      case 1:
-        fn.template operator()<1>(r);
-        break;
-      case 2:
-        if constexpr (kMaxTileRows >= 2) fn.template operator()<2>(r);
-        break;
-      case 3:
-        if constexpr (kMaxTileRows >= 3) fn.template operator()<3>(r);
-        break;
-      case 4:
-        if constexpr (kMaxTileRows >= 4) fn.template operator()<4>(r);
-        break;
-      case 5:
-        if constexpr (kMaxTileRows >= 5) fn.template operator()<5>(r);
-        break;
-      case 6:
-        if constexpr (kMaxTileRows >= 6) fn.template operator()<6>(r);
-        break;
-      case 7:
-        if constexpr (kMaxTileRows >= 7) fn.template operator()<7>(r);
-        break;
-      default:
-        if constexpr (kMaxTileRows >= 8) fn.template operator()<8>(r);
-        break;
-    }
-    r += left;
+  for (; r + kMaxTileRows <= rows; r += kMaxTileRows) fn.template operator()<kMaxTileRows>(r);
+  switch (rows - r) {
+    case 3:
+      if constexpr (kMaxTileRows > 3) fn.template operator()<3>(r);
+      break;
+    case 2:
+      if constexpr (kMaxTileRows > 2) fn.template operator()<2>(r);
+      break;
+    case 1:
+      if constexpr (kMaxTileRows > 1) fn.template operator()<1>(r);
+      break;
+    default:
+      break;
   }
 }
 
@@ -278,6 +269,13 @@ void AccumulateRows(const float* p, const float* const* v, int t0, int t1, int h
     AccumulateValues<R, 1>(p, v, t0, t1, d, Smaller(16, head_dim - d), acc, acc_stride);
 }
 
+/// Asks for what is needed after the scores: token t of V here and of K in the next slice.
+RC_LANE void PrefetchToken(const AttentionSliceArgs& a, int t) {
+  for (int d = 0; d < a.head_dim; d += 16) Prefetch(a.v[t] + d);
+  if (t < a.next_begin || t >= a.next_end) return;
+  for (int d = 0; d < a.head_dim; d += 16) Prefetch(a.next_k[t] + d);
+}
+
 void AttentionSlice(const AttentionSliceArgs& a) {
   int first = kAttentionSlice, last = 0;          // seen by some query
   int all_first = 0, all_last = kAttentionSlice;  // seen by every query
@@ -293,8 +291,18 @@ void AttentionSlice(const AttentionSliceArgs& a) {
 
   float p[kRowBlock * kAttentionSlice];
   ForRowTiles(a.num_queries, [&]<int R>(int r) {
-    TileRowsAt<R>(a.q + 16 * r, 16 * a.num_queries, a.head_dim, a.k + first, last - first,
-                  p + r * kAttentionSlice + first, kAttentionSlice);
+    constexpr int kColumns = TileColumns(R);
+    const float* q = a.q + 16 * r;
+    float* out = p + r * kAttentionSlice;
+    int t = first;
+    for (; t + kColumns <= last; t += kColumns) {
+      if (r == 0)
+        for (int i = t; i < t + kColumns; ++i) PrefetchToken(a, i);
+      Tile<R, kColumns, false>(q, 16 * a.num_queries, a.head_dim, a.k + t, out + t,
+                               kAttentionSlice);
+    }
+    for (; t < last; ++t)
+      Tile<R, 1, false>(q, 16 * a.num_queries, a.head_dim, a.k + t, out + t, kAttentionSlice);
   });
   for (int r = 0; r < a.num_queries; ++r) {
     float* s = p + r * kAttentionSlice;

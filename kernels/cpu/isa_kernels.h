@@ -42,6 +42,8 @@ struct AttentionSliceArgs {
   float scale;
   const float* const* k;  // [kAttentionSlice] the vector of each token; only visible ones are read
   const float* const* v;
+  const float* const* next_k;  // of the slice that is likely next, to be fetched early
+  int32_t next_begin, next_end;
   int32_t begin[kRowBlock];  // the query sees tokens [begin, end) of the slice
   int32_t end[kRowBlock];
   float* max;  // [num_queries] of the scores

@@ -9,8 +9,8 @@ namespace rollcast::cpu {
 namespace {
 
 // Accumulators of a tile: 24 of the 32 registers, fewer where rows are few.
-constexpr int kMaxTileRows = 8;
-constexpr int TileColumns(int rows) { return rows <= 2 ? 8 : rows <= 4 ? 6 : rows <= 6 ? 4 : 3; }
+constexpr int kMaxTileRows = 4;  // at most 4
+constexpr int TileColumns(int rows) { return rows <= 2 ? 8 : 6; }
 constexpr int kAccumulateRows = 4;
 constexpr int kAccumulateVectors = 4;
 

@@ -308,6 +308,30 @@ TEST_F(CoordinatorTest, CollectReturnsWhatThereIsAtItsDeadline) {
   EXPECT_EQ(replies[0].pending_groups, 1);
 }
 
+TEST_F(CoordinatorTest, AReplyIsNotLargerThanAMessageMayBe) {
+  Make({1});
+  Start();
+  Submit(10, 1);
+  Submit(11, 1);
+  for (const GroupWork& work : TakeWork(1)) {
+    ResultsMessage results;
+    results.trajectories.push_back(Done(work, 0, 0));
+    results.trajectories.back().hidden.resize(kMessageBytes / 4);
+    Say(1, results);
+  }
+  Collect(2);
+  auto replies = Take<CollectReply>(kTrainer);
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].groups, 1);
+  EXPECT_EQ(replies[0].pending_groups, 1);
+  EXPECT_TRUE(replies[0].more);
+  Collect(1);
+  replies = Take<CollectReply>(kTrainer);
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].groups, 1);
+  EXPECT_FALSE(replies[0].more);
+}
+
 TEST_F(CoordinatorTest, CollectWithNothingPendingRepliesAtOnce) {
   Make({1});
   Start();
