@@ -8,6 +8,7 @@
 
 #include "launch/log.h"
 #include "launch/metrics.h"
+#include "launch/output_path.h"
 #include "rollout/rollout_worker.h"
 #include "rollout/trajectory_file.h"
 #include "trainer_bridge/engine_update_target.h"
@@ -79,6 +80,9 @@ LoadedModel LoadedModel::Load(const Config& config) {
 void RunRolloutRank(const Config& config, World& world, const Roles& roles,
                     std::function<bool(Coordinator&)> drive) {
   const auto begin = Clock::now();
+  const bool coordinates = world.rank() == roles.workers().front();
+  if (coordinates && !config.rollout.output.empty())
+    PrepareOutput(config.rollout.output, config.rollout.overwrite);
   std::unique_ptr<Scorer> scorer;
   if (config.scorer.kind != "none") scorer = MakeScorer(config.scorer);
   LoadedModel model = LoadedModel::Load(config);
@@ -94,7 +98,6 @@ void RunRolloutRank(const Config& config, World& world, const Roles& roles,
   options.startup = std::chrono::duration<double>(config.sync.startup_s);
 
   std::unique_ptr<TrajectoryFile> file;
-  const bool coordinates = world.rank() == roles.workers().front();
   if (coordinates && !config.rollout.output.empty()) {
     TrajectoryFileInfo info;
     info.config = ToToml(config);

@@ -1,0 +1,26 @@
+#include "launch/output_path.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "kernels/check.h"
+
+namespace rollcast {
+
+void PrepareOutput(const std::filesystem::path& path, bool overwrite) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error))
+    throw Error(StrCat(path.string(), ": is a folder"));
+  if (!overwrite && std::filesystem::exists(path, error))
+    throw Error(StrCat(path.string(),
+                       ": exists already; name another file, or say --overwrite to replace it"));
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::filesystem::create_directories(folder, error);
+  if (error) throw Error(StrCat(path.string(), ": cannot be created: ", error.message()));
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    throw Error(StrCat(path.string(), ": cannot be created: ", std::strerror(errno)));
+}
+
+}  // namespace rollcast

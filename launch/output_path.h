@@ -1,0 +1,12 @@
+// Whether an output file can be made, found out before anything slow is done for it.
+#pragma once
+
+#include <filesystem>
+
+namespace rollcast {
+
+/// Creates the missing folders above `path`. Throws Error when the file could not be created there,
+/// or exists and `overwrite` is false.
+void PrepareOutput(const std::filesystem::path& path, bool overwrite);
+
+}  // namespace rollcast

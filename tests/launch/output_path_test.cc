@@ -1,0 +1,35 @@
+#include "launch/output_path.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "kernels/check.h"
+#include "tests/testing/temporary_dir.h"
+
+namespace rollcast {
+namespace {
+
+TEST(PrepareOutput, MakesMissingFoldersAndNothingElse) {
+  const testing::TemporaryDir dir;
+  PrepareOutput(dir.path() / "a" / "b" / "out.h5", false);
+  EXPECT_TRUE(std::filesystem::is_directory(dir.path() / "a" / "b"));
+  EXPECT_FALSE(std::filesystem::exists(dir.path() / "a" / "b" / "out.h5"));
+}
+
+TEST(PrepareOutput, AnExistingFileNeedsOverwrite) {
+  const testing::TemporaryDir dir;
+  std::ofstream(dir.path() / "out.h5") << "x";
+  EXPECT_THROW(PrepareOutput(dir.path() / "out.h5", false), Error);
+  EXPECT_NO_THROW(PrepareOutput(dir.path() / "out.h5", true));
+}
+
+TEST(PrepareOutput, RefusesAFolderAndAFileAsFolder) {
+  const testing::TemporaryDir dir;
+  EXPECT_THROW(PrepareOutput(dir.path(), true), Error);
+  std::ofstream(dir.path() / "file") << "x";
+  EXPECT_THROW(PrepareOutput(dir.path() / "file" / "out.h5", true), Error);
+}
+
+}  // namespace
+}  // namespace rollcast
