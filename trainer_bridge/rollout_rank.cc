@@ -176,7 +176,7 @@ void RolloutRank::SendResults() {
     }
     if (bytes >= kMessageBytes) send();
   }
-  if (bytes > 0) send();
+  if (!message.trajectories.empty() || !message.scores.empty()) send();
 }
 
 void RolloutRank::Pull() {

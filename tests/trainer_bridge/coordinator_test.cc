@@ -311,11 +311,11 @@ TEST_F(CoordinatorTest, CollectReturnsWhatThereIsAtItsDeadline) {
 TEST_F(CoordinatorTest, AReplyIsNotLargerThanAMessageMayBe) {
   Make({1});
   Start();
-  Submit(10, 1);
-  Submit(11, 1);
-  for (const GroupWork& work : TakeWork(1)) {
+  for (uint64_t id : {10, 11}) {
+    Submit(id, 1);
     ResultsMessage results;
-    results.trajectories.push_back(Done(work, 0, 0));
+    results.trajectories.push_back(Done(TakeWork(1).at(0), 0, 0));
+    Pull(1, 64);
     results.trajectories.back().hidden.resize(kMessageBytes / 4);
     Say(1, results);
   }
