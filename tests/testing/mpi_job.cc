@@ -96,10 +96,11 @@ bool MpiJob::KillRank(int rank) {
   return false;
 }
 
-std::vector<pid_t> MpiJob::Find(const std::string& text) const {
+std::vector<pid_t> MpiJob::Find(const std::string& name) const {
   std::vector<pid_t> found;
+  // Not by the command line: those of mpirun and of every rank name the scorer's program, too.
   for (const auto& process : Processes(marker_))
-    if (ReadAll(process / "cmdline").find(text) != std::string::npos) found.push_back(Pid(process));
+    if (ReadAll(process / "comm") == name + "\n") found.push_back(Pid(process));
   return found;
 }
 
