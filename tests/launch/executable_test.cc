@@ -116,7 +116,7 @@ TEST_F(ToyJob, BadSettingsAreRefusedByKey) {
   ExpectRefused(Generate(prompts, {"--set", "engine.max_runing=4"}),
                 "did you mean engine.max_running?");
   ExpectRefused(Generate(prompts, {"--model", Path("no-model")}), "no-model");
-  ExpectRefused(Generate(prompts, {"--output", Path("no-folder/out.h5")}), "no-folder/out.h5");
+  ExpectRefused(Generate(prompts, {"--output", Path("p.jsonl/out.h5")}), "p.jsonl/out.h5");
   ExpectRefused(Generate(prompts, {"-c", Write("c.toml", "[engine]\nmax_running = true\n")}),
                 "c.toml:2: engine.max_running");
 }
