@@ -73,7 +73,7 @@ void PrefixCache::Insert(PolicyVersion version, std::span<const int32_t> tokens,
 }
 
 bool PrefixCache::EvictOne() {
-  for (const auto& [last_use, node] : leaves_) {
+  for (const auto [last_use, node] : leaves_) {  // a copy: the element is erased below
     if (node->page.shared()) continue;
     Node* parent = node->parent;
     leaves_.erase({last_use, node});
