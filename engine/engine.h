@@ -51,14 +51,21 @@ struct Request {
   std::function<void(std::span<const int32_t> output)> progress;
 };
 
-enum class CompletionState : uint8_t { kStopId, kStopCallback, kLength, kAborted, kScored };
+enum class CompletionState : uint8_t {
+  kStopId,
+  kStopCallback,
+  kLength,
+  kAborted,
+  kScored,
+  kFailed,  // the model gave no finite logits; what there is must not be trained on
+};
 
 /// A finished request. Arrays have one entry an output token; for score_only one a prompt token
 /// after the first.
 struct Completion {
   uint64_t id = 0;
   CompletionState state = CompletionState::kLength;
-  std::string message;  // of an abort
+  std::string message;  // of an abort or a failure
   std::vector<int32_t> prompt;
   std::vector<int32_t> output;
   std::vector<float> logprob, logprob_raw, logprob_filtered;

@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace rollcast {
 
@@ -340,7 +341,8 @@ void Scheduler::Finish(const SequencePtr& sequence, CompletionState state,
   held->phase = Phase::kFinished;
   Completion& completion = held->completion;
   completion.state = state;
-  if (state != CompletionState::kAborted) completion.message.clear();
+  if (state != CompletionState::kAborted && state != CompletionState::kFailed)
+    completion.message.clear();
   completion.prompt = std::move(held->request.prompt);
   by_id_.erase(completion.id);
   ++(state == CompletionState::kAborted ? counters_.aborted : counters_.finished);
@@ -367,6 +369,13 @@ void Scheduler::Complete(const ScheduledBatch& batch, PolicyVersion version,
     RC_CHECK(result.valid, "for request ", sequence->request.id, " in slot ",
              batch.samples[i].slot);
     Completion& c = sequence->completion;
+    if (!std::isfinite(result.logprob_raw)) {
+      c.message = StrCat("the model gave no finite log-probability for token ",
+                         sequence->request.score_only ? c.logprob_raw.size() + 1 : c.output.size(),
+                         "; do its weights hold NaN or infinity?");
+      Finish(sequence, CompletionState::kFailed, finished);
+      continue;
+    }
     if (batch.want_logits) {
       const float* row = logits + i * limits_.vocab_size;
       c.logits.insert(c.logits.end(), row, row + limits_.vocab_size);

@@ -89,7 +89,8 @@ class Generation {
                                     static_cast<double>(tokens_) / std::max(Elapsed(), 1e-3),
                                     outcomes, reward, config_.rollout.output)
                             .c_str());
-    if (bad_ > 0) LogError(fmt::format("{} completions were refused or failed", bad_));
+    if (bad_ > 0)
+      LogError(fmt::format("{} completions were refused, failed or could not be scored", bad_));
     return bad_ > 0 ? kExitFailed : 0;
   }
 
@@ -118,7 +119,9 @@ class Generation {
     const uint64_t place = (t.group_id - 1) * static_cast<uint64_t>(t.group_size) +
                            static_cast<uint64_t>(t.sample_index);
     if (place < show_) shown_[place] = Preview(t, config_.scorer.kind != "none");
-    if (t.outcome != Outcome::kRefused && t.outcome != Outcome::kFailed) return;
+    if (t.outcome != Outcome::kRefused && t.outcome != Outcome::kFailed &&
+        t.outcome != Outcome::kScoringFailed)
+      return;
     if (++bad_ <= kWarnings)
       LogWarn(fmt::format("prompt \"{}\", sample {}: {}: {}", t.prompt_id, t.sample_index,
                           Name(t.outcome), t.message));

@@ -9,8 +9,11 @@
 
 namespace rollcast {
 
-void PrepareOutput(const std::filesystem::path& path, bool overwrite) {
+void PrepareOutput(const std::filesystem::path& path, bool overwrite,
+                   const std::filesystem::path& input) {
   std::error_code error;
+  if (!input.empty() && std::filesystem::equivalent(path, input, error))
+    throw Error(StrCat(path.string(), ": is the input as well; name another output"));
   if (std::filesystem::is_directory(path, error))
     throw Error(StrCat(path.string(), ": is a folder"));
   if (!overwrite && std::filesystem::exists(path, error))

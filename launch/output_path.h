@@ -6,7 +6,8 @@
 namespace rollcast {
 
 /// Creates the missing folders above `path`. Throws Error when the file could not be created there,
-/// or exists and `overwrite` is false.
-void PrepareOutput(const std::filesystem::path& path, bool overwrite);
+/// exists and `overwrite` is false, or is the file `input` that is still to be read.
+void PrepareOutput(const std::filesystem::path& path, bool overwrite,
+                   const std::filesystem::path& input = {});
 
 }  // namespace rollcast

@@ -82,7 +82,7 @@ void RunRolloutRank(const Config& config, World& world, const Roles& roles,
   const auto begin = Clock::now();
   const bool coordinates = world.rank() == roles.workers().front();
   if (coordinates && !config.rollout.output.empty())
-    PrepareOutput(config.rollout.output, config.rollout.overwrite);
+    PrepareOutput(config.rollout.output, config.rollout.overwrite, config.rollout.prompts);
   std::unique_ptr<Scorer> scorer;
   if (config.scorer.kind != "none") scorer = MakeScorer(config.scorer);
   LoadedModel model = LoadedModel::Load(config);

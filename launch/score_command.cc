@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "launch/log.h"
+#include "launch/output_path.h"
 #include "launch/progress.h"
 #include "launch/rollout_process.h"
 #include "launch/signals.h"
@@ -119,6 +120,7 @@ int RunScore(const Config& config, const ScoreOptions& options) {
   CatchSignals();
   OpenLog(config.log, "score");
   const std::vector<Row> rows = ReadRows(options.input);
+  PrepareOutput(options.output, options.overwrite, options.input);
   ScoreFile file(options.output, options.overwrite);
   Config of_engine = config;
   of_engine.rollout.tokenizer.clear();
@@ -145,7 +147,8 @@ int RunScore(const Config& config, const ScoreOptions& options) {
     finished.clear();
     engine.Step(finished);
     for (const Completion& completion : finished) {
-      RC_CHECK(completion.state == CompletionState::kScored, rows.at(completion.id).place);
+      if (completion.state != CompletionState::kScored)
+        throw Error(fmt::format("{}: {}", rows.at(completion.id).place, completion.message));
       file.Write(completion.id, completion);
       ++done;
     }

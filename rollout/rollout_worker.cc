@@ -34,6 +34,7 @@ FinishReason ToFinishReason(CompletionState state) {
     case CompletionState::kAborted:
       return FinishReason::kAbort;
     case CompletionState::kScored:
+    case CompletionState::kFailed:
       return FinishReason::kNone;
   }
   return FinishReason::kNone;
@@ -240,6 +241,8 @@ void RolloutWorker::StartGroup(GroupWork work) {
   std::vector<WorkerResult> refused;
   for (int32_t sample : group->samples) {
     InFlight in_flight{.group = group, .sample_index = sample, .sampling = group->sampling};
+    // So small a temperature is greedy; the record says so.
+    if (in_flight.sampling.temperature < 1e-6f) in_flight.sampling.temperature = 0.0f;
     in_flight.sampling.seed =
         CompletionSeed(group->sampling.seed, prompt_hash, static_cast<uint64_t>(sample));
     Request request;
@@ -308,6 +311,17 @@ void RolloutWorker::SinkLoop() {
   }
 }
 
+namespace {
+
+/// True where a filter, a penalty or a mask stands between softmax(logits / temperature) and the
+/// draw.
+bool DrawsFromAnotherDistribution(const SamplingParams& p) {
+  return p.top_p < 1.0f || p.top_k > 0 || p.min_p > 0.0f || p.repetition_penalty != 1.0f ||
+         p.frequency_penalty != 0.0f || p.presence_penalty != 0.0f || p.min_tokens > 0;
+}
+
+}  // namespace
+
 Trajectory RolloutWorker::ToTrajectory(Finished item) const {
   const GroupWork& group = *item.request.group;
   Completion& c = item.completion;
@@ -329,7 +343,11 @@ Trajectory RolloutWorker::ToTrajectory(Finished item) const {
       if (at != std::string::npos) t.text.resize(at);
     }
   }
-  if (c.state == CompletionState::kAborted) {
+  if (!DrawsFromAnotherDistribution(t.sampling)) t.logprob_filtered.clear();
+  if (c.state == CompletionState::kFailed) {
+    t.outcome = Outcome::kFailed;
+    t.message = std::move(c.message);
+  } else if (c.state == CompletionState::kAborted) {
     t.outcome = Outcome::kAborted;
     t.message = c.message.empty() ? "aborted" : std::move(c.message);
   } else if (t.completion.empty()) {

@@ -436,6 +436,22 @@ TEST(Engine, ATornStoreIsNeverServed) {
   EXPECT_EQ(finished.size(), 1u);
 }
 
+TEST(Engine, LogitsThatAreNotFiniteFailACompletion) {
+  ToyEngine toy(ToyEngineConfig());
+  const uint16_t nan = 0x7fc0;  // bfloat16
+  const ManifestEntry* q = toy.store->manifest().Find("model.layers.1.self_attn.q_proj.weight");
+  ASSERT_NE(q, nullptr);
+  toy.backend->Upload(static_cast<char*>(toy.store->live()) + q->offset, &nan, sizeof(nan));
+  Request score = ToyRequest(2, 9, 1);
+  score.score_only = true;
+  for (const Completion& c : RunAll(*toy.engine, {ToyRequest(1, 9, 12), score})) {
+    EXPECT_EQ(c.state, CompletionState::kFailed);
+    EXPECT_NE(c.message.find("no finite log-probability"), std::string::npos) << c.message;
+    EXPECT_TRUE(c.output.empty());
+  }
+  EXPECT_EQ(toy.engine->stats().running, 0);
+}
+
 TEST(Engine, APauseIsALeaseThatExpires) {
   ToyEngine toy(ToyEngineConfig());
   ASSERT_EQ(toy.engine->Submit(ToyRequest(1, 5, 3)), "");

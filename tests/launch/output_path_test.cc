@@ -24,6 +24,13 @@ TEST(PrepareOutput, AnExistingFileNeedsOverwrite) {
   EXPECT_NO_THROW(PrepareOutput(dir.path() / "out.h5", true));
 }
 
+TEST(PrepareOutput, RefusesTheInputWhateverItsName) {
+  const testing::TemporaryDir dir;
+  std::ofstream(dir.path() / "p.jsonl") << "x";
+  EXPECT_THROW(PrepareOutput(dir.path() / "." / "p.jsonl", true, dir.path() / "p.jsonl"), Error);
+  EXPECT_NO_THROW(PrepareOutput(dir.path() / "out.h5", true, dir.path() / "p.jsonl"));
+}
+
 TEST(PrepareOutput, RefusesAFolderAndAFileAsFolder) {
   const testing::TemporaryDir dir;
   EXPECT_THROW(PrepareOutput(dir.path(), true), Error);
