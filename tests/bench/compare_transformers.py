@@ -7,6 +7,9 @@ machine's load meets all of them. What is shown is decoding alone: the time for 
 prompt less the median time for the first one, which is the prefill's. transformers runs in a loop
 of its forward pass and argmax, with its default cache.
 
+Runs of a second or less flatter rollcast: at 32 tokens, batch 1, this gave 127 tokens/s where
+`rollcast bench decode` gave 72. Check one against the other before quoting a figure.
+
 Needs the Python packages torch and transformers, a built rollcast and a model folder.
 """
 
