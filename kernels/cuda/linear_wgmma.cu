@@ -21,6 +21,7 @@ constexpr int kRowBytes = kChunk * 2;
 struct Shape {
   int stages;
   int split;
+  int ring_bytes;  // of the stages, or of the folds that follow them there
 };
 
 __device__ __forceinline__ bool Inactive(const LinearParams& p, int t) {
@@ -49,6 +50,44 @@ struct Finish {
   }
 };
 
+/// Chunks of 64 k in the order they are multiplied; each slice begins a new one.
+struct ChunkWalk {
+  int K, slice, last, g, end;
+
+  __device__ ChunkWalk(int first, int slices, int k)
+      : K(k), slice(first), last(first + slices), g(SliceBegin(first, k)) {
+    end = SliceBegin(first + 1, K);
+    SkipEmpty();
+  }
+  __device__ void Next() {
+    g += 4;
+    SkipEmpty();
+  }
+  __device__ void SkipEmpty() {
+    while (g >= end && slice + 1 < last) {
+      g = SliceBegin(++slice, K);
+      end = SliceBegin(slice + 1, K);
+    }
+  }
+  __device__ bool Done() const { return g >= end; }
+};
+
+/// A place in the ring and which lap it is.
+struct RingPlace {
+  int stage = 0;
+  uint32_t lap = 0;
+  __device__ void Next(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      lap ^= 1;
+    }
+  }
+};
+
+// Floats between rows of the folds: even for 8-byte stores, not a multiple of the banks.
+template <int kTokens>
+constexpr int kFoldPitch = kTokens + 2;
+
 template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
 __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     LinearWgmma(const __grid_constant__ CUtensorMap w_map,
@@ -63,22 +102,16 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
   extern __shared__ __align__(1024) unsigned char shared[];
   const int stages = shape.stages, split = shape.split;
   const uint32_t ring = SharedAddress(shared);
-  float* const folds =
-      reinterpret_cast<float*>(shared + stages * kStageBytes);  // [slice, kRows / split, kTokens]
-  const int rows_here = kRows / split;
-  const uint32_t bars =
-      ring + stages * kStageBytes + (split > 1 ? kSlices * rows_here * kTokens * 4 : 0);
+  const uint32_t bars = ring + shape.ring_bytes;
   const auto full = [&](int s) { return bars + s * 8; };
   const auto empty = [&](int s) { return bars + (stages + s) * 8; };
 
   LetDependentsLaunch();
-  const int rank = split > 1 ? static_cast<int>(ClusterRank()) : 0;
+  const int rank = blockIdx.x % split;  // in the cluster
   const int tile = blockIdx.x / split;
   const int t0 = blockIdx.y * kTokens;
   const int slices = kSlices / split, first_slice = rank * slices;
-  const int g_begin = SliceBegin(first_slice, p.K), g_end = SliceBegin(first_slice + slices, p.K);
-  const int chunks = (g_end - g_begin + 3) / 4;
-  const int warp = threadIdx.x / 32;
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be uniform
 
   if (threadIdx.x == kWarpgroups * 128) {
     for (int s = 0; s < stages; ++s) {
@@ -88,36 +121,39 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     FenceBarrierInit();
   }
   __syncthreads();
-  if (split > 1) ClusterArrive();
 
   if (warp == kWarpgroups * 4) {
     if (threadIdx.x % 32 == 0) {
-      const auto load_w = [&](int c) {
-        const int s = c % stages, k = g_begin * 16 + c * kChunk;
+      const auto load_w = [&](const ChunkWalk& walk, int s) {
+        const int k = walk.g * 16;
         const uint32_t at = ring + s * kStageBytes;
         BarrierExpect(full(s), kStageBytes);
-        if (kEpilogue == Epilogue::kGated)
+        if constexpr (kEpilogue == Epilogue::kGated) {
           TensorLoad4(at, &w_map, full(s), k, 0, 0, tile * (kRows / 16));
-        else
-          TensorLoad2(at, &w_map, full(s), k, tile * kRows);
+        } else {
+          constexpr int kBox = WeightBox(kWarpgroups);
+#pragma unroll
+          for (int r = 0; r < kRows; r += kBox)
+            TensorLoad2(at + r * kRowBytes, &w_map, full(s), k, tile * kRows + r);
+        }
       };
-      const auto load_x = [&](int c) {
-        const int s = c % stages;
-        TensorLoad2(ring + s * kStageBytes + kWBytes, &x_map, full(s), g_begin * 16 + c * kChunk,
-                    t0);
+      const auto load_x = [&](const ChunkWalk& walk, int s) {
+        TensorLoad2(ring + s * kStageBytes + kWBytes, &x_map, full(s), walk.g * 16, t0);
       };
-      const int early = min(stages, chunks);
-      for (int c = 0; c < early; ++c) load_w(c);
+      ChunkWalk w_walk(first_slice, slices, p.K), x_walk = w_walk;
+      int early = 0;
+      for (; early < stages && !w_walk.Done(); ++early, w_walk.Next()) load_w(w_walk, early);
       WaitForEarlierKernels();
-      for (int c = 0; c < early; ++c) load_x(c);
-      for (int c = early; c < chunks; ++c) {
-        BarrierWait(empty(c % stages), (c / stages - 1) & 1);
-        load_w(c);
-        load_x(c);
+      for (int s = 0; s < early; ++s, x_walk.Next()) load_x(x_walk, s);
+      for (RingPlace place; !w_walk.Done(); w_walk.Next(), place.Next(stages)) {
+        BarrierWait(empty(place.stage), place.lap);
+        load_w(w_walk, place.stage);
+        load_x(w_walk, place.stage);
       }
     }
     __syncwarp();
     if (split > 1) {
+      ClusterArrive();
       ClusterWait();
       ClusterArrive();
       ClusterWait();
@@ -130,71 +166,51 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
   float acc[kRegs], sum[kRegs];
 #pragma unroll
   for (int i = 0; i < kRegs; ++i) acc[i] = sum[i] = 0.0f;
-  int slice = first_slice, slice_end = SliceBegin(first_slice + 1, p.K);
-  bool fresh = true, waited = false;
+  RingPlace place;
+  const uint32_t a0 = ring + group * 64 * kRowBytes, b0 = ring + kWBytes;
+  const bool releases = threadIdx.x % 128 == 0;
+  for (int slice = 0; slice < slices; ++slice) {
+    int left = SliceBegin(first_slice + slice + 1, p.K) - SliceBegin(first_slice + slice, p.K);
+    int held = -1, more = 0;  // a stage that is still being multiplied
+    if (left == 0) {
+#pragma unroll
+      for (int i = 0; i < kRegs; ++i) acc[i] = 0.0f;
+    }
+    for (; left > 0; left -= 4) {
+      BarrierWait(full(place.stage), place.lap);
+      const uint64_t a = TileDescriptor(a0 + place.stage * kStageBytes);
+      const uint64_t b = TileDescriptor(b0 + place.stage * kStageBytes);
+      if (left >= 4) {
+        WgmmaFence();
+        Wgmma(acc, a, b, more);
+        Wgmma(acc, a + 2, b + 2, 1);
+        Wgmma(acc, a + 4, b + 4, 1);
+        Wgmma(acc, a + 6, b + 6, 1);
+        WgmmaCommit();
+      } else {
+        for (int kk = 0; kk < left; ++kk) {
+          WgmmaFence();
+          Wgmma(acc, a + 2 * kk, b + 2 * kk, more | kk);
+          WgmmaCommit();
+        }
+      }
+      WgmmaWait<1>();
+      if (releases && held >= 0) BarrierArrive(empty(held));
+      more = 1;
+      held = place.stage;
+      place.Next(stages);
+    }
+    WgmmaWait<0>();
+    if (releases && held >= 0) BarrierArrive(empty(held));
+    // With four CTAs a tile, a CTA's two slices stay apart in `sum` and `acc`.
+    if (split == 1 || slice + 1 < slices) {
+#pragma unroll
+      for (int i = 0; i < kRegs; ++i) sum[i] = slice == 0 ? acc[i] : sum[i] + acc[i];
+    }
+  }
 
   // Row m of the tile and token column of this thread's accumulator element i.
   const int m0 = group * 64 + (warp % 4) * 16 + lane / 4;
-  const auto fold = [&] {
-    if (split == 1) {
-#pragma unroll
-      for (int i = 0; i < kRegs; ++i) sum[i] = slice == 0 ? acc[i] : sum[i] + acc[i];
-      return;
-    }
-    if (!waited) {  // the CTAs of the cluster have all started
-      ClusterWait();
-      waited = true;
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int m = m0 + 8 * half;
-      const uint32_t to = MapShared(
-          SharedAddress(folds + (slice * rows_here + m % rows_here) * kTokens), m / rows_here);
-#pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j)
-        StoreCluster(to + (8 * j + 2 * (lane % 4)) * 4, acc[4 * j + 2 * half],
-                     acc[4 * j + 2 * half + 1]);
-    }
-  };
-
-  int g = g_begin;
-  while (g == slice_end &&
-         slice + 1 < first_slice + slices) {  // a slice without a group: K under 128
-    fold();
-    slice_end = SliceBegin(++slice + 1, p.K);
-  }
-  for (int c = 0; c < chunks; ++c) {
-    const int s = c % stages;
-    BarrierWait(full(s), (c / stages) & 1);
-    const uint64_t a = TileDescriptor(ring + s * kStageBytes + group * 64 * kRowBytes);
-    const uint64_t b = TileDescriptor(ring + s * kStageBytes + kWBytes);
-    WgmmaFence();
-#pragma unroll
-    for (int kk = 0; kk < 4; ++kk) {
-      if (g >= g_end) break;
-      Wgmma(acc, a + 2 * kk, b + 2 * kk, !fresh);
-      fresh = false;
-      ++g;
-      if (g == slice_end) {
-        WgmmaCommit();
-        WgmmaWait<0>();
-        fold();
-        fresh = true;
-        if (++slice < first_slice + slices) slice_end = SliceBegin(slice + 1, p.K);
-        while (slice + 1 < first_slice + slices && g == slice_end) {
-#pragma unroll
-          for (int i = 0; i < kRegs; ++i) acc[i] = 0.0f;
-          fold();
-          slice_end = SliceBegin(++slice + 1, p.K);
-        }
-        WgmmaFence();
-      }
-    }
-    WgmmaCommit();
-    WgmmaWait<0>();
-    if (threadIdx.x % 128 == 0) BarrierArrive(empty(s));
-  }
-
   if (split == 1) {
     WaitForEarlierKernels();
     if constexpr (kEpilogue == Epilogue::kGated) {
@@ -214,13 +230,35 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     }
     return;
   }
-  if (!waited) ClusterWait();
+
+  // The folds, [slice, kRows / split, pitch], take the ring's place once every CTA of the cluster
+  // is done with its own.
+  const int rows_here = kRows / split;
+  ClusterArrive();
+  ClusterWait();
+  const auto leave = [&](int slice, const float(&values)[kRegs]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int m = m0 + 8 * half;
+      const uint32_t to =
+          MapShared(ring + (slice * rows_here + m % rows_here) * kFoldPitch<kTokens> * 4,
+                    m / rows_here) +
+          lane % 4 * 8;
+#pragma unroll
+      for (int j = 0; j < kTokens / 8; ++j)
+        StoreCluster(to + 8 * j * 4, values[4 * j + 2 * half], values[4 * j + 2 * half + 1]);
+    }
+  };
+  if (slices == 2) leave(first_slice, sum);
+  leave(first_slice + slices - 1, acc);
   ClusterArrive();
   ClusterWait();
   WaitForEarlierKernels();
+  const float* const folds = reinterpret_cast<const float*>(shared);
   const auto folded = [&](int m, int t) {
-    float v = folds[m * kTokens + t];
-    for (int s = 1; s < kSlices; ++s) v += folds[(s * rows_here + m) * kTokens + t];
+    float v = folds[m * kFoldPitch<kTokens> + t];
+#pragma unroll
+    for (int s = 1; s < kSlices; ++s) v += folds[(s * rows_here + m) * kFoldPitch<kTokens> + t];
     return v;
   };
   constexpr int kThreads = kWarpgroups * 128;
@@ -244,13 +282,11 @@ void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap
             const CUtensorMap& x_map, bool pdl, cudaStream_t stream) {
   constexpr int kRows = kWarpgroups * 64, kStageBytes = (kRows + kTokens) * kRowBytes;
   const int split = tiling.split;
-  const int fold_bytes = split > 1 ? kSlices * (kRows / split) * kTokens * 4 : 0;
-  // Two CTAs a multiprocessor where that leaves enough stages.
-  const int longest = ((SliceBegin(kSlices, p.K) / split + kSlices + 3) / 4);
-  int stages = (110 * 1024 - fold_bytes) / (kStageBytes + 16);
-  if (stages < 3) stages = (224 * 1024 - fold_bytes) / (kStageBytes + 16);
-  stages = min(stages, max(longest, 1));
-  const int bytes = stages * kStageBytes + fold_bytes + stages * 16;
+  const int fold_bytes = split > 1 ? kSlices * (kRows / split) * kFoldPitch<kTokens> * 4 : 0;
+  const int chunks = kSlices / split * ((SliceBegin(kSlices, p.K) / kSlices + 4) / 4);
+  // A stage is given back when the next one has been asked for: one alone would never be.
+  const int stages = min(max(2, tiling.shared_kib * 1024 / (kStageBytes + 16)), chunks);
+  const int ring_bytes = (max(stages * kStageBytes, fold_bytes) + 15) / 16 * 16;
   const auto kernel = LinearWgmma<kTokens, kWarpgroups, kEpilogue>;
   static const bool raised = [&] {
     RC_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024));
@@ -260,38 +296,64 @@ void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap
   const dim3 grid((p.N + kRows - 1) / kRows * split, (p.rows + kTokens - 1) / kTokens);
   LaunchKernel({.grid = grid,
                 .block = dim3(kWarpgroups * 128 + 32),
-                .shared_bytes = static_cast<size_t>(bytes),
+                .shared_bytes = static_cast<size_t>(ring_bytes + stages * 16),
                 .cluster = split,
                 .pdl = pdl,
                 .stream = stream},
-               kernel, w_map, x_map, p, Shape{stages, split});
+               kernel, w_map, x_map, p, Shape{stages, split, ring_bytes});
 }
 
 template <Epilogue kEpilogue>
 void Dispatch(const LinearParams& p, const LinearTiling& t, const CUtensorMap& w_map,
               const CUtensorMap& x_map, bool pdl, cudaStream_t stream) {
-  if (t.token_tile == 8) return Launch<8, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
-  if (t.token_tile == 16) return Launch<16, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
-  if (t.token_tile == 32) return Launch<32, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
-  if (t.token_tile == 64) return Launch<64, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  const auto is = [&](int tokens, int warpgroups) {
+    return t.token_tile == tokens && t.warpgroups == warpgroups;
+  };
+  if (is(8, 1)) return Launch<8, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(8, 2)) return Launch<8, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(16, 1)) return Launch<16, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(16, 2)) return Launch<16, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(32, 1)) return Launch<32, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(32, 2)) return Launch<32, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(64, 1)) return Launch<64, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(64, 2)) return Launch<64, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(64, 3)) return Launch<64, 3, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(64, 4)) return Launch<64, 4, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(64, 5)) return Launch<64, 5, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  RC_CHECK(t.token_tile == 128 && t.warpgroups == 2, "no kernel for this tiling");
   return Launch<128, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
 }
 
 }  // namespace
 
+// Measured on an H200 (tests/bench/README.md): weights in flight decide, so about 72 KiB a CTA and
+// all CTAs resident at once; where there are too few tiles of 64 rows for that, the slices are
+// spread over a cluster. With 64 tokens a CTA reads as many tokens as weights, so it takes more
+// rows.
 LinearTiling ChooseTiling(int rows, int N, int K, Epilogue epilogue) {
-  LinearTiling t{};
-  t.token_tile = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
-  t.warpgroups = t.token_tile == 128 ? 2 : 1;
-  t.split = 1;
-  // Enough CTAs to keep every multiprocessor's loads in flight; a 128-token tile has no room for
-  // the folds.
+  constexpr int kMultiprocessors = 132;
   const int tiles = (N + 63) / 64;
-  const int most = epilogue == Epilogue::kGated ? 4 : 8;
-  if (t.token_tile < 128)
-    while (t.split < most && tiles * t.split < 264 &&
-           SliceBegin(kSlices, K) / t.split >= 2 * kSlices / 2)
-      t.split *= 2;
+  if (rows > 64) return {128, 2, 1, 110};
+  LinearTiling t{rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64, 1, 1, 72};
+  if (tiles < kMultiprocessors && K >= 512) {
+    t.split = epilogue != Epilogue::kGated && tiles * 4 < kMultiprocessors ? 8 : 4;
+    if (tiles * t.split < 2 * kMultiprocessors) t.shared_kib = 110;
+    return t;
+  }
+  if (t.token_tile == 64 && tiles >= 2 * kMultiprocessors) {
+    // The tile height of 64, 128, ... 320 rows whose waves over the multiprocessors are fullest.
+    int best = 0;
+    for (int w = 3; w <= 5; ++w) {
+      const int ctas = (tiles + w - 1) / w,
+                waves = (ctas + kMultiprocessors - 1) / kMultiprocessors;
+      const int cost = waves * (w + 1);
+      if (best == 0 || cost <= best) {
+        best = cost;
+        t.warpgroups = w;
+      }
+    }
+    t.shared_kib = 200;
+  }
   return t;
 }
 
