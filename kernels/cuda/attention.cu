@@ -159,14 +159,27 @@ struct Attend {
     lowest = start + first / group;
     highest = start + min(rows - 1, (first + 16 * kWarps - 1) / group);
     first_row = first + static_cast<int>(threadIdx.x) / 32 * 16;
+    Position(start, rows);
+    LoadQ(row, rows, head);
+  }
+
+  __device__ void Position(int start, int rows) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int f = first_row + lane / 4 + 8 * h;
+      position[h] = f < rows * group ? start + f / group : -1;
+    }
+  }
+
+  __device__ void LoadQ(int row, int rows, int head) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int f = first_row + lane / 4 + 8 * h;
       const bool there = f < rows * group;
-      position[h] = there ? start + f / group : -1;
-      const bf16* from = p.q + (static_cast<size_t>(row0 + (there ? f / group : 0)) * p.num_heads +
-                                kv_head * group + f % group) *
+      const bf16* from = p.q + (static_cast<size_t>(row + (there ? f / group : 0)) * p.num_heads +
+                                head * group + f % group) *
                                    Dim();
 #pragma unroll
       for (int kt = 0; kt < kDim / 16; ++kt)
@@ -175,9 +188,8 @@ struct Attend {
           const int d = 16 * kt + 8 * i + 2 * (lane % 4);
           uint32_t& to = q[kt][h + 2 * i];
           if constexpr (kPadded) {
-            const float zero = 0.0f;
-            to = Pack(there && d < Dim() ? __bfloat162float(from[d]) : zero,
-                      there && d + 1 < Dim() ? __bfloat162float(from[d + 1]) : zero);
+            to = Pack(there && d < Dim() ? __bfloat162float(from[d]) : 0.0f,
+                      there && d + 1 < Dim() ? __bfloat162float(from[d + 1]) : 0.0f);
           } else {
             to = there ? *reinterpret_cast<const uint32_t*>(from + d) : 0u;
           }
@@ -185,52 +197,70 @@ struct Attend {
     }
   }
 
-  __device__ void LoadTile(int tile, int stage) {
-    constexpr int kRowsEach = kTile / kWarps, kBlock = kRowsEach < 32 ? kRowsEach : 32;
-    const int32_t* pages = p.slots.page_table + static_cast<size_t>(slot) * p.slots.max_pages;
+  static constexpr int kRowsEach = kTile / kWarps;  // rows of a tile that a warp brings
+  static constexpr int kBlock = kRowsEach < 32 ? kRowsEach : 32;
+
+  /// Where a warp's rows of a tile are: token and page of one row a lane and block.
+  struct Rows {
+    int token[kRowsEach / kBlock], page[kRowsEach / kBlock];
+  };
+
+  // Tokens past `limit` have no page and read as zero.
+  __device__ Rows Find(int of_slot, int tile, int limit) const {
+    const int32_t* pages = p.slots.page_table + static_cast<size_t>(of_slot) * p.slots.max_pages;
+    Rows rows;
+#pragma unroll
+    for (int i = 0; i < kRowsEach / kBlock; ++i) {
+      rows.token[i] = tile * kTile + static_cast<int>(threadIdx.x) / 32 * kRowsEach + i * kBlock +
+                      static_cast<int>(threadIdx.x) % kBlock;
+      rows.page[i] = rows.token[i] <= limit ? pages[rows.token[i] / p.page_size] : -1;
+    }
+    return rows;
+  }
+
+  // Asks for K or V of `rows`; `at` in the stages.
+  __device__ void Load(const bf16* source, const Rows& rows, int head, int at) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int block = 0; block < kRowsEach; block += kBlock) {
-      const int first = static_cast<int>(threadIdx.x) / 32 * kRowsEach + block;
-      // Where a token's row begins: found by one lane each.
-      const int token = tile * kTile + first + lane % kBlock;
+    for (int b = 0; b < kRowsEach / kBlock; ++b) {
+      const int first = static_cast<int>(threadIdx.x) / 32 * kRowsEach + b * kBlock;
       int64_t begin = -1;
-      if (token <= highest)
-        begin = ((static_cast<int64_t>(pages[token / p.page_size]) * p.num_kv_heads + kv_head) *
-                     p.page_size +
-                 token % p.page_size) *
+      if (rows.page[b] >= 0)
+        begin = ((static_cast<int64_t>(rows.page[b]) * p.num_kv_heads + head) * p.page_size +
+                 rows.token[b] % p.page_size) *
                 Dim();
       if constexpr (kPadded) {
         for (int i = lane; i < kBlock * kDim; i += 32) {
           const int row = i / kDim, d = i % kDim;
-          const int64_t at = __shfl_sync(~0u, begin, row);
-          const bool there = at >= 0 && d < Dim();
-          bf16* to =
-              reinterpret_cast<bf16*>(memory + stage * kStageBytes + (first + row) * kPitch) + d;
-          to[0] = there ? p.k[at + d] : __float2bfloat16(0.0f);
-          to[kTileBytes / 2] = there ? p.v[at + d] : __float2bfloat16(0.0f);
+          const int64_t from = __shfl_sync(~0u, begin, row);
+          reinterpret_cast<bf16*>(memory + at + (first + row) * kPitch)[d] =
+              from >= 0 && d < Dim() ? source[from + d] : __float2bfloat16(0.0f);
         }
       } else {
         constexpr int kChunks = kDim / 8;
 #pragma unroll
         for (int i = 0; i < kBlock * kChunks; i += 32) {
           const int row = (i + lane) / kChunks, chunk = (i + lane) % kChunks;
-          const int64_t at = __shfl_sync(~0u, begin, row);
-          const int64_t from = at < 0 ? 0 : at + chunk * 8;
-          const uint32_t place = shared + stage * kStageBytes + (first + row) * kPitch + chunk * 16;
-          CopyAsync(place, p.k + from, at < 0 ? 0 : 16);
-          CopyAsync(place + kTileBytes, p.v + from, at < 0 ? 0 : 16);
+          const int64_t from = __shfl_sync(~0u, begin, row);
+          CopyAsync(shared + at + (first + row) * kPitch + chunk * 16,
+                    source + (from < 0 ? 0 : from + chunk * 8), from < 0 ? 0 : 16);
         }
       }
     }
+  }
+
+  __device__ void LoadTile(int tile, int stage) {
+    const Rows rows = Find(slot, tile, highest);
+    Load(p.k, rows, kv_head, stage * kStageBytes);
+    Load(p.v, rows, kv_head, stage * kStageBytes + kTileBytes);
     CommitCopies();
   }
 
-  // state = the slice `tile` alone.
-  __device__ void Slice(int tile, int stage, State<kDim>& state) {
+  using Scores = float[kTile / 8][4];
+
+  __device__ void Score(int stage, Scores& s) {
     const int lane = threadIdx.x % 32;
-    const uint32_t k = shared + stage * kStageBytes, v = k + kTileBytes;
-    float s[kTile / 8][4];
+    const uint32_t k = shared + stage * kStageBytes;
 #pragma unroll
     for (int j = 0; j < kTile / 8; ++j) s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
 #pragma unroll
@@ -245,6 +275,11 @@ struct Attend {
         Mma(s[j], q[kt], b0);
         Mma(s[j + 1], q[kt], b1);
       }
+  }
+
+  // Scores into weights; the slice's maximum and sum.
+  __device__ void Weigh(int tile, Scores& s, State<kDim>& state) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float top = -INFINITY;
@@ -273,6 +308,11 @@ struct Attend {
         }
       state.sum[h] = SumQuad(sum);
     }
+  }
+
+  __device__ void Gather(int stage, const Scores& s, State<kDim>& state) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t v = shared + stage * kStageBytes + kTileBytes;
     state.ResetValues();
 #pragma unroll
     for (int kt = 0; kt < kTile / 16; ++kt) {
@@ -306,7 +346,10 @@ struct Attend {
         WaitCopies<0>();
       }
       Sync();
-      Slice(tile, stage, state);
+      Scores s;
+      Score(stage, s);
+      Weigh(tile, s, state);
+      Gather(stage, s, state);
       Sync();  // before the stage is filled again
       total.Fold(state);
     }
@@ -358,33 +401,64 @@ __global__ void __launch_bounds__(kWarps * 32) AttentionWhole(const Params p) {
   });
 }
 
-// Pure decode: a CTA computes a slice of one sequence and KV head at a time; FoldSlices follows.
+// Pure decode: a CTA computes a slice of one sequence and KV head at a time; FoldSlices follows. K
+// of its next item is on the way while it gathers V of this one, and V while it scores K.
 template <int kDim, bool kPadded>
 __global__ void __launch_bounds__(32)
     AttentionSplit(const Params p, const AttentionWork work, const AttentionScratch scratch) {
   extern __shared__ __align__(128) unsigned char shared[];
+  using A = Attend<kDim, 1, kPadded>;
   LetDependentsLaunch();
   WaitForEarlierKernels();
+  const int heads = p.num_kv_heads;
   int i = blockIdx.x;
-  int4 what = work.items[i / p.num_kv_heads];  // there are at least as many items as CTAs in memory
-  const int items = *work.count * p.num_kv_heads;
-  Attend<kDim, 1, kPadded> attend(p, shared);
-  while (i < items) {
-    const int item = i / p.num_kv_heads;
-    const int slice = what.y;
-    attend.Begin(what.z, what.x, 1, what.w, i % p.num_kv_heads, 0);
-    i += gridDim.x;
-    if (i < items) what = work.items[i / p.num_kv_heads];
-    if (slice < FirstSlice(attend.lowest, p.window)) continue;
+  int4 what = work.items[i / heads];  // there are at least as many items as CTAs in memory
+  const int items = *work.count * heads;
+  if (i >= items) return;
+  const auto find = [&](const A& attend, const int4& item) {  // nothing before the window
+    return attend.Find(item.z, item.y, item.y < FirstSlice(item.w, p.window) ? -1 : item.w);
+  };
+  const auto item_at = [&](int at) {
+    return at < items ? work.items[at / heads] : make_int4(0, 0, 0, -1);
+  };
+  const int step = gridDim.x;
+  int4 then = item_at(i + step);
+  A attend(p, shared);
+  attend.Begin(what.z, what.x, 1, what.w, i % heads, 0);
+  {
+    const typename A::Rows rows = find(attend, what);
+    attend.Load(p.k, rows, i % heads, 0);
+    CommitCopies();
+    attend.Load(p.v, rows, i % heads, A::kTileBytes);
+    CommitCopies();
+  }
+  while (true) {
+    const int next = i + step, next_head = next % heads;
+    const bool more = next < items;
+    const typename A::Rows rows = find(attend, then);
+    const int4 after = item_at(next + step);
+    WaitCopies<1>();
+    __syncwarp();
+    typename A::Scores s;
+    attend.Score(0, s);
+    __syncwarp();
+    if (more) {
+      attend.LoadQ(then.x, 1, next_head);
+      attend.Load(p.k, rows, next_head, 0);
+    }
+    CommitCopies();
     State<kDim> state;
-    attend.LoadTile(slice, 0);
-    WaitCopies<0>();
+    attend.Weigh(what.y, s, state);
+    WaitCopies<1>();
     __syncwarp();
-    attend.Slice(slice, 0, state);
+    attend.Gather(0, s, state);
     __syncwarp();
+    if (more) attend.Load(p.v, rows, next_head, A::kTileBytes);
+    CommitCopies();
     const size_t head0 = static_cast<size_t>(attend.row0) * p.num_heads;  // the row's first
+    const size_t item = static_cast<size_t>(i / heads) * p.num_heads;
     attend.Values(state, [&](int h, size_t head, int d, float x, float y) {
-      const size_t at = static_cast<size_t>(item) * p.num_heads + (head - head0);
+      const size_t at = item + (head - head0);
       float* to = scratch.values + at * attend.Dim() + d;
       if constexpr (kPadded) {
         if (d < attend.Dim()) to[0] = x;
@@ -394,6 +468,13 @@ __global__ void __launch_bounds__(32)
       }
       if (d == 0) scratch.stats[at] = make_float2(state.max[h], state.sum[h]);
     });
+    if (!more) break;
+    i = next;
+    what = then;
+    then = after;
+    attend.row0 = what.x;
+    attend.kv_head = next_head;
+    attend.Position(what.w, 1);
   }
 }
 
@@ -406,24 +487,33 @@ __global__ void FoldSlices(const Params p, const AttentionWork work,
   const int2 where = work.segments[segment];  // first item, position
   if (where.y < 0 || d >= p.head_dim) return;
   const int first = FirstSlice(where.y, p.window), last = where.y / kTile;
-  constexpr int kAhead = 8;  // slices on their way at a time
-  float max = -INFINITY, sum = 0.0f, acc = 0.0f;
-  for (int from = first; from <= last; from += kAhead) {
-    float2 stats[kAhead];
-    float values[kAhead];
+  constexpr int kAhead = 8;  // slices on their way while as many are folded
+  float2 stats[kAhead], next_stats[kAhead];
+  float values[kAhead], next_values[kAhead];
+  const auto load = [&](int from, float2(&to_stats)[kAhead], float(&to_values)[kAhead]) {
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
-      const int slice = min(from + j, last);
-      const size_t at = static_cast<size_t>(where.x + slice) * p.num_heads + head;
-      stats[j] = scratch.stats[at];
-      values[j] = scratch.values[at * p.head_dim + d];
+      if (from + j > last) break;
+      const size_t at = static_cast<size_t>(where.x + from + j) * p.num_heads + head;
+      to_stats[j] = scratch.stats[at];
+      to_values[j] = scratch.values[at * p.head_dim + d];
     }
+  };
+  float max = -INFINITY, sum = 0.0f, acc = 0.0f;
+  load(first, stats, values);
+  for (int from = first; from <= last; from += kAhead) {
+    load(from + kAhead, next_stats, next_values);
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       if (from + j > last) break;
       float a, b;
       FoldRow(max, sum, stats[j].x, stats[j].y, a, b);
       acc = FoldValue(acc, a, values[j], b);
+    }
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      stats[j] = next_stats[j];
+      values[j] = next_values[j];
     }
   }
   const float inverse = 1.0f / sum;

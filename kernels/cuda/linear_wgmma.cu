@@ -326,34 +326,44 @@ void Dispatch(const LinearParams& p, const LinearTiling& t, const CUtensorMap& w
 
 }  // namespace
 
-// Measured on an H200 (tests/bench/README.md): weights in flight decide, so about 72 KiB a CTA and
-// all CTAs resident at once; where there are too few tiles of 64 rows for that, the slices are
-// spread over a cluster. With 64 tokens a CTA reads as many tokens as weights, so it takes more
-// rows.
+// Fitted to measurements on an H200 (tests/bench/README.md). Weights in flight decide. Many tiles:
+// about 72 KiB a CTA, so that three share a multiprocessor; about one a multiprocessor: all its
+// memory; fewer: the slices are spread over a cluster. A CTA of 64 tokens reads as many tokens as
+// 64 rows of weights, so it takes more rows where that keeps its waves full.
 LinearTiling ChooseTiling(int rows, int N, int K, Epilogue epilogue) {
   constexpr int kMultiprocessors = 132;
   const int tiles = (N + 63) / 64;
   if (rows > 64) return {128, 2, 1, 110};
   LinearTiling t{rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64, 1, 1, 72};
-  if (tiles < kMultiprocessors && K >= 512) {
-    t.split = epilogue != Epilogue::kGated && tiles * 4 < kMultiprocessors ? 8 : 4;
-    if (tiles * t.split < 2 * kMultiprocessors) t.shared_kib = 110;
-    return t;
-  }
-  if (t.token_tile == 64 && tiles >= 2 * kMultiprocessors) {
-    // The tile height of 64, 128, ... 320 rows whose waves over the multiprocessors are fullest.
-    int best = 0;
-    for (int w = 3; w <= 5; ++w) {
-      const int ctas = (tiles + w - 1) / w,
-                waves = (ctas + kMultiprocessors - 1) / kMultiprocessors;
-      const int cost = waves * (w + 1);
-      if (best == 0 || cost <= best) {
-        best = cost;
+  if (tiles > kMultiprocessors) {
+    if (t.token_tile < 64) return t;
+    int least = 1 << 30;
+    for (int w = 1; w <= 5; ++w) {
+      const int ctas = (tiles + w - 1) / w;
+      const int cost = (ctas + kMultiprocessors - 1) / kMultiprocessors * (w + 1);
+      if (cost < least) {
+        least = cost;
         t.warpgroups = w;
       }
     }
     t.shared_kib = 200;
+    return t;
   }
+  if (2 * tiles > kMultiprocessors || K < 512) {
+    t.shared_kib = 200;
+    return t;
+  }
+  const int most = epilogue == Epilogue::kGated ? 4 : 8;
+  constexpr int kPairs = 224;  // clusters of CTAs of 110 KiB that find room together, two a
+                               // multiprocessor
+  if (4 * tiles > kMultiprocessors && K >= 8192) {
+    t.warpgroups = 2;
+    t.split = most == 8 && 4 * tiles <= kPairs ? 8 : 4;
+    t.shared_kib = 110;
+    return t;
+  }
+  t.split = 4 * tiles <= kMultiprocessors ? most : 4;
+  t.shared_kib = t.split * tiles <= kPairs ? 110 : 72;
   return t;
 }
 
