@@ -224,26 +224,26 @@ struct Attend {
 #pragma unroll
     for (int b = 0; b < kRowsEach / kBlock; ++b) {
       const int first = static_cast<int>(threadIdx.x) / 32 * kRowsEach + b * kBlock;
-      int64_t begin = -1;
+      int begin = -1;  // in rows of head_dim
       if (rows.page[b] >= 0)
-        begin = ((static_cast<int64_t>(rows.page[b]) * p.num_kv_heads + head) * p.page_size +
-                 rows.token[b] % p.page_size) *
-                Dim();
+        begin = (rows.page[b] * p.num_kv_heads + head) * p.page_size + rows.token[b] % p.page_size;
       if constexpr (kPadded) {
         for (int i = lane; i < kBlock * kDim; i += 32) {
           const int row = i / kDim, d = i % kDim;
-          const int64_t from = __shfl_sync(~0u, begin, row);
+          const int from = __shfl_sync(~0u, begin, row);
           reinterpret_cast<bf16*>(memory + at + (first + row) * kPitch)[d] =
-              from >= 0 && d < Dim() ? source[from + d] : __float2bfloat16(0.0f);
+              from >= 0 && d < Dim() ? source[static_cast<int64_t>(from) * Dim() + d]
+                                     : __float2bfloat16(0.0f);
         }
       } else {
         constexpr int kChunks = kDim / 8;
 #pragma unroll
         for (int i = 0; i < kBlock * kChunks; i += 32) {
           const int row = (i + lane) / kChunks, chunk = (i + lane) % kChunks;
-          const int64_t from = __shfl_sync(~0u, begin, row);
+          const int from = __shfl_sync(~0u, begin, row);
           CopyAsync(shared + at + (first + row) * kPitch + chunk * 16,
-                    source + (from < 0 ? 0 : from + chunk * 8), from < 0 ? 0 : 16);
+                    source + static_cast<int64_t>(max(from, 0)) * kDim + chunk * 8,
+                    from < 0 ? 0 : 16);
         }
       }
     }
@@ -278,10 +278,18 @@ struct Attend {
   }
 
   // Scores into weights; the slice's maximum and sum.
-  __device__ void Weigh(int tile, Scores& s, State<kDim>& state) {
+  // With `few`, rows 8 to 15 of the warp are not there.
+  __device__ void Weigh(int tile, Scores& s, State<kDim>& state, bool few = false) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      if (h == 1 && few) {
+#pragma unroll
+        for (int j = 0; j < kTile / 8; ++j) s[j][2] = s[j][3] = 0.0f;
+        state.max[1] = -INFINITY;
+        state.sum[1] = 0.0f;
+        break;
+      }
       float top = -INFINITY;
 #pragma unroll
       for (int j = 0; j < kTile / 8; ++j)
@@ -448,7 +456,7 @@ __global__ void __launch_bounds__(32)
     }
     CommitCopies();
     State<kDim> state;
-    attend.Weigh(what.y, s, state);
+    attend.Weigh(what.y, s, state, attend.group <= 8);
     WaitCopies<1>();
     __syncwarp();
     attend.Gather(0, s, state);
@@ -478,28 +486,37 @@ __global__ void __launch_bounds__(32)
   }
 }
 
-// One CTA a (query head, sequence), one thread an element.
-__global__ void FoldSlices(const Params p, const AttentionWork work,
-                           const AttentionScratch scratch) {
+constexpr int kFoldThreads = 128;
+
+// One thread kEach neighbouring elements of a query head of a sequence.
+template <int kEach>
+__global__ void __launch_bounds__(kFoldThreads)
+    FoldSlices(const Params p, const AttentionWork work, const AttentionScratch scratch) {
   LetDependentsLaunch();
   WaitForEarlierKernels();
-  const int head = blockIdx.x, segment = blockIdx.y, d = threadIdx.x;
+  struct alignas(kEach * 4) Values {
+    float v[kEach];
+  };
+  const int segment = blockIdx.y, threads_a_head = p.head_dim / kEach;
+  const int thread = blockIdx.x * kFoldThreads + threadIdx.x;
+  const int head = thread / threads_a_head, d = thread % threads_a_head * kEach;
   const int2 where = work.segments[segment];  // first item, position
-  if (where.y < 0 || d >= p.head_dim) return;
+  if (where.y < 0 || head >= p.num_heads) return;
   const int first = FirstSlice(where.y, p.window), last = where.y / kTile;
   constexpr int kAhead = 8;  // slices on their way while as many are folded
   float2 stats[kAhead], next_stats[kAhead];
-  float values[kAhead], next_values[kAhead];
-  const auto load = [&](int from, float2(&to_stats)[kAhead], float(&to_values)[kAhead]) {
+  Values values[kAhead], next_values[kAhead];
+  const auto load = [&](int from, float2(&to_stats)[kAhead], Values(&to_values)[kAhead]) {
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       if (from + j > last) break;
       const size_t at = static_cast<size_t>(where.x + from + j) * p.num_heads + head;
       to_stats[j] = scratch.stats[at];
-      to_values[j] = scratch.values[at * p.head_dim + d];
+      to_values[j] = *reinterpret_cast<const Values*>(scratch.values + at * p.head_dim + d);
     }
   };
-  float max = -INFINITY, sum = 0.0f, acc = 0.0f;
+  float max = -INFINITY, sum = 0.0f;
+  Values acc = {};
   load(first, stats, values);
   for (int from = first; from <= last; from += kAhead) {
     load(from + kAhead, next_stats, next_values);
@@ -508,7 +525,8 @@ __global__ void FoldSlices(const Params p, const AttentionWork work,
       if (from + j > last) break;
       float a, b;
       FoldRow(max, sum, stats[j].x, stats[j].y, a, b);
-      acc = FoldValue(acc, a, values[j], b);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) acc.v[i] = FoldValue(acc.v[i], a, values[j].v[i], b);
     }
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
@@ -517,8 +535,12 @@ __global__ void FoldSlices(const Params p, const AttentionWork work,
     }
   }
   const float inverse = 1.0f / sum;
-  p.out[(static_cast<size_t>(segment) * p.num_heads + head) * p.head_dim + d] =
-      __float2bfloat16(acc * inverse);
+  bf16* to = p.out + (static_cast<size_t>(segment) * p.num_heads + head) * p.head_dim + d;
+  if constexpr (kEach == 4)
+    *reinterpret_cast<uint2*>(to) = make_uint2(Pack(acc.v[0] * inverse, acc.v[1] * inverse),
+                                               Pack(acc.v[2] * inverse, acc.v[3] * inverse));
+  else
+    to[0] = __float2bfloat16(acc.v[0] * inverse);
 }
 
 template <int kDim, bool kPadded>
@@ -543,11 +565,13 @@ void Launch(const AttentionArgs& a, const Params& p, const AttentionWork& work,
                   .pdl = pdl,
                   .stream = stream},
                  AttentionSplit<kDim, kPadded>, p, work, scratch);
-    LaunchKernel({.grid = dim3(a.num_heads, a.batch->num_segments),
-                  .block = dim3((p.head_dim + 31) / 32 * 32),
+    const int each = p.head_dim % 4 == 0 ? 4 : 1;
+    const int threads = a.num_heads * p.head_dim / each;
+    LaunchKernel({.grid = dim3((threads + kFoldThreads - 1) / kFoldThreads, a.batch->num_segments),
+                  .block = dim3(kFoldThreads),
                   .pdl = pdl,
                   .stream = stream},
-                 FoldSlices, p, work, scratch);
+                 each == 4 ? FoldSlices<4> : FoldSlices<1>, p, work, scratch);
     return;
   }
   const int rows = a.batch->max_segment_rows * group;
@@ -584,6 +608,8 @@ void LaunchAttention(const AttentionArgs& a, const AttentionWork& work,
   p.num_heads = a.num_heads;
   p.head_dim = a.kv->head_dim;
   p.window = a.window;
+  RC_CHECK(static_cast<int64_t>(a.kv->num_pages) * p.page_size * p.num_kv_heads <= INT32_MAX,
+           "KV rows of a layer");
   p.scale_log2 = a.scale * 1.44269504f;
   p.q = static_cast<const bf16*>(a.q);
   p.out = static_cast<bf16*>(a.out);

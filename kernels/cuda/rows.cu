@@ -124,34 +124,34 @@ __global__ void __launch_bounds__(kNormThreads)
     const float scale = rsqrtf(SumCta(squares, scratch) / hidden_size + eps);
     for (int i = threadIdx.x; i < hidden_size; i += kNormThreads)
       to[i] = __float2bfloat16(in[i] * scale * __bfloat162float(norm[i]));
-    return;
-  }
-  float4 x[kNormQuads];
+  } else {
+    float4 x[kNormQuads];
 #pragma unroll
-  for (int j = 0; j < kNormQuads; ++j) {
-    const int i = 4 * (j * kNormThreads + threadIdx.x);
-    x[j] = i < hidden_size ? *reinterpret_cast<const float4*>(in + i) : make_float4(0, 0, 0, 0);
-  }
+    for (int j = 0; j < kNormQuads; ++j) {
+      const int i = 4 * (j * kNormThreads + threadIdx.x);
+      x[j] = i < hidden_size ? *reinterpret_cast<const float4*>(in + i) : make_float4(0, 0, 0, 0);
+    }
 #pragma unroll
-  for (int j = 0; j < kNormQuads; ++j) {
-    squares = __fmaf_rn(x[j].x, x[j].x, squares);
-    squares = __fmaf_rn(x[j].y, x[j].y, squares);
-    squares = __fmaf_rn(x[j].z, x[j].z, squares);
-    squares = __fmaf_rn(x[j].w, x[j].w, squares);
-  }
-  const float scale = rsqrtf(SumCta(squares, scratch) / hidden_size + eps);
+    for (int j = 0; j < kNormQuads; ++j) {
+      squares = __fmaf_rn(x[j].x, x[j].x, squares);
+      squares = __fmaf_rn(x[j].y, x[j].y, squares);
+      squares = __fmaf_rn(x[j].z, x[j].z, squares);
+      squares = __fmaf_rn(x[j].w, x[j].w, squares);
+    }
+    const float scale = rsqrtf(SumCta(squares, scratch) / hidden_size + eps);
 #pragma unroll
-  for (int j = 0; j < kNormQuads; ++j) {
-    const int i = 4 * (j * kNormThreads + threadIdx.x);
-    if (i >= hidden_size) break;
-    const __nv_bfloat162 w0 = *reinterpret_cast<const __nv_bfloat162*>(&weights[j].x);
-    const __nv_bfloat162 w1 = *reinterpret_cast<const __nv_bfloat162*>(&weights[j].y);
-    const __nv_bfloat162 y0 =
-        __floats2bfloat162_rn(x[j].x * scale * __low2float(w0), x[j].y * scale * __high2float(w0));
-    const __nv_bfloat162 y1 =
-        __floats2bfloat162_rn(x[j].z * scale * __low2float(w1), x[j].w * scale * __high2float(w1));
-    *reinterpret_cast<uint2*>(to + i) = make_uint2(*reinterpret_cast<const uint32_t*>(&y0),
-                                                   *reinterpret_cast<const uint32_t*>(&y1));
+    for (int j = 0; j < kNormQuads; ++j) {
+      const int i = 4 * (j * kNormThreads + threadIdx.x);
+      if (i >= hidden_size) break;
+      const __nv_bfloat162 w0 = *reinterpret_cast<const __nv_bfloat162*>(&weights[j].x);
+      const __nv_bfloat162 w1 = *reinterpret_cast<const __nv_bfloat162*>(&weights[j].y);
+      const __nv_bfloat162 y0 = __floats2bfloat162_rn(x[j].x * scale * __low2float(w0),
+                                                      x[j].y * scale * __high2float(w0));
+      const __nv_bfloat162 y1 = __floats2bfloat162_rn(x[j].z * scale * __low2float(w1),
+                                                      x[j].w * scale * __high2float(w1));
+      *reinterpret_cast<uint2*>(to + i) = make_uint2(*reinterpret_cast<const uint32_t*>(&y0),
+                                                     *reinterpret_cast<const uint32_t*>(&y1));
+    }
   }
 }
 
