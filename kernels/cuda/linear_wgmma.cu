@@ -24,23 +24,45 @@ struct Shape {
   int ring_bytes;  // of the stages, or of the folds that follow them there
 };
 
-__device__ __forceinline__ bool Inactive(const LinearParams& p, int t) {
-  return p.slot != nullptr && p.slot[t] < 0;
-}
+// Which of a tile's tokens are written: bits, in every lane. Asked for once, since an answer a
+// token would make the epilogue a chain of loads.
+template <int kTokens>
+struct Active {
+  uint32_t words[(kTokens + 31) / 32];
 
-template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
-struct Finish {
-  // `value` of weight row n (for kGated: gate and up of intermediate row n) and token t.
-  static __device__ __forceinline__ void One(const LinearParams& p, int n, int t, float value) {
-    if (n >= p.N || t >= p.rows || Inactive(p, t)) return;
-    if (p.bias != nullptr) value += __bfloat162float(p.bias[n]);
-    float* out = p.out + static_cast<size_t>(t) * p.N + n;
-    *out = kEpilogue == Epilogue::kAdd ? *out + value : value;
+  __device__ Active(const LinearParams& p, int t0) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int w = 0; w < (kTokens + 31) / 32; ++w) {
+      const int t = t0 + 32 * w + lane;
+      const bool there = 32 * w + lane < kTokens && t < p.rows;
+      words[w] = __ballot_sync(~0u, there && (p.slot == nullptr || p.slot[t] >= 0));
+    }
   }
+  __device__ bool operator()(int token) const {
+    uint32_t word = words[0];
+#pragma unroll
+    for (int w = 1; w < (kTokens + 31) / 32; ++w)
+      if (token / 32 == w) word = words[w];
+    return word >> (token % 32) & 1;
+  }
+};
+
+template <Epilogue kEpilogue>
+struct Finish {
+  // `value` of weight row n and token t; `before` is what `out` held.
+  static __device__ __forceinline__ void One(const LinearParams& p, int n, int t, float value,
+                                             float before) {
+    if (p.bias != nullptr) value += __bfloat162float(p.bias[n]);
+    p.out[static_cast<size_t>(t) * p.N + n] = kEpilogue == Epilogue::kAdd ? before + value : value;
+  }
+  static __device__ __forceinline__ float Before(const LinearParams& p, int n, int t, bool there) {
+    return kEpilogue == Epilogue::kAdd && there ? p.out[static_cast<size_t>(t) * p.N + n] : 0.0f;
+  }
+  // Gate and up of intermediate row n.
   static __device__ __forceinline__ void Pair(const LinearParams& p, int n, int t, float gate,
                                               float up) {
     const int half = p.N / 2;
-    if (n >= half || t >= p.rows || Inactive(p, t)) return;
     if (p.bias != nullptr) {
       gate += __bfloat162float(p.bias[n]);
       up += __bfloat162float(p.bias[half + n]);
@@ -84,6 +106,10 @@ struct RingPlace {
   }
 };
 
+// Whether a tile's slices may be spread over a cluster.
+template <int kTokens, int kWarpgroups>
+constexpr bool kSplits = kTokens < 128 && kWarpgroups <= 2;
+
 // Floats between rows of the folds: even for 8-byte stores, not a multiple of the banks.
 template <int kTokens>
 constexpr int kFoldPitch = kTokens + 2;
@@ -98,7 +124,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
   constexpr int kWBytes = kRows * kRowBytes, kXBytes = kTokens * kRowBytes;
   constexpr int kStageBytes = kWBytes + kXBytes;  // a multiple of 1024, as the swizzle wants
   constexpr int kRegs = kTokens / 2;
-  using F = Finish<kTokens, kWarpgroups, kEpilogue>;
+  using F = Finish<kEpilogue>;
   extern __shared__ __align__(1024) unsigned char shared[];
   const int stages = shape.stages, split = shape.split;
   const uint32_t ring = SharedAddress(shared);
@@ -211,67 +237,93 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
 
   // Row m of the tile and token column of this thread's accumulator element i.
   const int m0 = group * 64 + (warp % 4) * 16 + lane / 4;
+  WaitForEarlierKernels();
+  const Active<kTokens> active(p, t0);
   if (split == 1) {
-    WaitForEarlierKernels();
     if constexpr (kEpilogue == Epilogue::kGated) {
       const int n = tile * (kRows / 2) + group * 32 + (warp % 4) * 8 + lane / 4;
+      if (n >= p.N / 2) return;
 #pragma unroll
       for (int j = 0; j < kTokens / 8; ++j)
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-          F::Pair(p, n, t0 + 8 * j + 2 * (lane % 4) + i, sum[4 * j + i], sum[4 * j + 2 + i]);
+        for (int i = 0; i < 2; ++i) {
+          const int t = 8 * j + 2 * (lane % 4) + i;
+          if (active(t)) F::Pair(p, n, t0 + t, sum[4 * j + i], sum[4 * j + 2 + i]);
+        }
     } else {
 #pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j)
+      for (int j = 0; j < kTokens / 8; ++j) {
+        float before[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          F::One(p, tile * kRows + m0 + 8 * (i / 2), t0 + 8 * j + 2 * (lane % 4) + i % 2,
-                 sum[4 * j + i]);
+        for (int i = 0; i < 4; ++i) {
+          const int n = tile * kRows + m0 + 8 * (i / 2), t = 8 * j + 2 * (lane % 4) + i % 2;
+          before[i] = F::Before(p, n, t0 + t, n < p.N && active(t));
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int n = tile * kRows + m0 + 8 * (i / 2), t = 8 * j + 2 * (lane % 4) + i % 2;
+          if (n < p.N && active(t)) F::One(p, n, t0 + t, sum[4 * j + i], before[i]);
+        }
+      }
     }
     return;
   }
 
-  // The folds, [slice, kRows / split, pitch], take the ring's place once every CTA of the cluster
-  // is done with its own.
-  const int rows_here = kRows / split;
-  ClusterArrive();
-  ClusterWait();
-  const auto leave = [&](int slice, const float(&values)[kRegs]) {
+  if constexpr (kSplits<kTokens, kWarpgroups>) {
+    // The folds, [slice, kRows / split, pitch], take the ring's place once every CTA of the cluster
+    // is done with its own.
+    const int rows_here = kRows / split, shift = __ffs(rows_here) - 1;
+    constexpr int kThreads = kWarpgroups * 128;
+    constexpr int kMost = (kRegs + 3) / 4;  // outputs of a thread, four CTAs sharing a tile
+    const auto row_of = [&](int j) { return (threadIdx.x + j * kThreads) & (rows_here - 1); };
+    const auto token_of = [&](int j) {
+      return static_cast<int>(threadIdx.x + j * kThreads) >> shift;
+    };
+    const int n0 = tile * kRows + rank * rows_here;
+    float before[kMost];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int m = m0 + 8 * half;
-      const uint32_t to =
-          MapShared(ring + (slice * rows_here + m % rows_here) * kFoldPitch<kTokens> * 4,
-                    m / rows_here) +
-          lane % 4 * 8;
-#pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j)
-        StoreCluster(to + 8 * j * 4, values[4 * j + 2 * half], values[4 * j + 2 * half + 1]);
+    for (int j = 0; j < kMost; ++j) {
+      const int t = token_of(j), n = n0 + row_of(j);
+      before[j] = F::Before(p, n, t0 + t, t < kTokens && n < p.N && active(t));
     }
-  };
-  if (slices == 2) leave(first_slice, sum);
-  leave(first_slice + slices - 1, acc);
-  ClusterArrive();
-  ClusterWait();
-  WaitForEarlierKernels();
-  const float* const folds = reinterpret_cast<const float*>(shared);
-  const auto folded = [&](int m, int t) {
-    float v = folds[m * kFoldPitch<kTokens> + t];
+    ClusterArrive();
+    ClusterWait();
+    const auto leave = [&](int slice, const float(&values)[kRegs]) {
 #pragma unroll
-    for (int s = 1; s < kSlices; ++s) v += folds[(s * rows_here + m) * kFoldPitch<kTokens> + t];
-    return v;
-  };
-  constexpr int kThreads = kWarpgroups * 128;
-  if constexpr (kEpilogue == Epilogue::kGated) {
-    for (int i = threadIdx.x; i < rows_here / 2 * kTokens; i += kThreads) {
-      const int t = i / (rows_here / 2), r = i % (rows_here / 2), m = r / 8 * 16 + r % 8;
-      F::Pair(p, tile * (kRows / 2) + rank * (rows_here / 2) + r, t0 + t, folded(m, t),
-              folded(m + 8, t));
-    }
-  } else {
-    for (int i = threadIdx.x; i < rows_here * kTokens; i += kThreads) {
-      const int t = i / rows_here, m = i % rows_here;
-      F::One(p, tile * kRows + rank * rows_here + m, t0 + t, folded(m, t));
+      for (int half = 0; half < 2; ++half) {
+        const int m = m0 + 8 * half;
+        const uint32_t to =
+            MapShared(ring + (slice * rows_here + m % rows_here) * kFoldPitch<kTokens> * 4,
+                      m / rows_here) +
+            lane % 4 * 8;
+#pragma unroll
+        for (int j = 0; j < kTokens / 8; ++j)
+          StoreCluster(to + 8 * j * 4, values[4 * j + 2 * half], values[4 * j + 2 * half + 1]);
+      }
+    };
+    if (slices == 2) leave(first_slice, sum);
+    leave(first_slice + slices - 1, acc);
+    ClusterArrive();
+    ClusterWait();
+    const float* const folds = reinterpret_cast<const float*>(shared);
+    const auto folded = [&](int m, int t) {
+      float v = folds[m * kFoldPitch<kTokens> + t];
+#pragma unroll
+      for (int s = 1; s < kSlices; ++s) v += folds[(s * rows_here + m) * kFoldPitch<kTokens> + t];
+      return v;
+    };
+    if constexpr (kEpilogue == Epilogue::kGated) {
+      for (int i = threadIdx.x; i < rows_here / 2 * kTokens; i += kThreads) {
+        const int t = i / (rows_here / 2), r = i % (rows_here / 2), m = r / 8 * 16 + r % 8;
+        const int n = tile * (kRows / 2) + rank * (rows_here / 2) + r;
+        if (n < p.N / 2 && active(t)) F::Pair(p, n, t0 + t, folded(m, t), folded(m + 8, t));
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kMost; ++j) {
+        const int t = token_of(j), m = row_of(j), n = n0 + m;
+        if (t < kTokens && n < p.N && active(t)) F::One(p, n, t0 + t, folded(m, t), before[j]);
+      }
     }
   }
 #endif
@@ -282,6 +334,7 @@ void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap
             const CUtensorMap& x_map, bool pdl, cudaStream_t stream) {
   constexpr int kRows = kWarpgroups * 64, kStageBytes = (kRows + kTokens) * kRowBytes;
   const int split = tiling.split;
+  RC_CHECK(split == 1 || (kSplits<kTokens, kWarpgroups>), "no kernel for this tiling");
   const int fold_bytes = split > 1 ? kSlices * (kRows / split) * kFoldPitch<kTokens> * 4 : 0;
   const int chunks = kSlices / split * ((SliceBegin(kSlices, p.K) / kSlices + 4) / 4);
   // A stage is given back when the next one has been asked for: one alone would never be.
@@ -349,20 +402,18 @@ LinearTiling ChooseTiling(int rows, int N, int K, Epilogue epilogue) {
     t.shared_kib = 200;
     return t;
   }
-  if (2 * tiles > kMultiprocessors || K < 512) {
+  if (2 * tiles > kMultiprocessors || K < 512 || (t.token_tile == 64 && tiles >= 64)) {
     t.shared_kib = 200;
     return t;
   }
-  const int most = epilogue == Epilogue::kGated ? 4 : 8;
-  constexpr int kPairs = 224;  // clusters of CTAs of 110 KiB that find room together, two a
-                               // multiprocessor
   if (4 * tiles > kMultiprocessors && K >= 8192) {
     t.warpgroups = 2;
-    t.split = most == 8 && 4 * tiles <= kPairs ? 8 : 4;
-    t.shared_kib = 110;
+    t.split = 4;
+    t.shared_kib = tiles < 64 ? 200 : 110;
     return t;
   }
-  t.split = 4 * tiles <= kMultiprocessors ? most : 4;
+  constexpr int kPairs = 224;  // CTAs of 110 KiB in clusters that find room together
+  t.split = 4 * tiles <= kMultiprocessors && epilogue != Epilogue::kGated ? 8 : 4;
   t.shared_kib = t.split * tiles <= kPairs ? 110 : 72;
   return t;
 }
