@@ -79,6 +79,7 @@ struct EngineStats {
   double wait_s = 0;  // of that, waiting for the device
   PolicyVersion version = 0;
   bool torn = false;
+  bool holding = false;  // admission is held back for a drain
 };
 
 /// What an update did to the sequences in flight.

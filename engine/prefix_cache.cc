@@ -73,10 +73,11 @@ void PrefixCache::Insert(PolicyVersion version, std::span<const int32_t> tokens,
 }
 
 bool PrefixCache::EvictOne() {
-  for (const auto& [last_use, node] : leaves_) {
+  for (auto leaf = leaves_.begin(); leaf != leaves_.end(); ++leaf) {
+    Node* const node = leaf->second;
     if (node->page.shared()) continue;
-    Node* parent = node->parent;
-    leaves_.erase({last_use, node});
+    Node* const parent = node->parent;
+    leaves_.erase(leaf);
     parent->children.erase(std::string(node->key));
     --num_pages_;
     if (parent->parent != nullptr && parent->children.empty())

@@ -473,6 +473,7 @@ void Scheduler::FillStats(EngineStats& stats) const {
   stats.pages_total = pool_.num_pages();
   stats.pages_used = pool_.num_pages() - pool_.num_free();
   stats.pages_cached = cache_.num_pages();
+  stats.holding = hold_admission_;
 }
 
 }  // namespace rollcast

@@ -46,6 +46,7 @@ struct Command {
   std::string details;  // what --help says beside the options
   std::vector<CommandOption> options;
   bool takes_config = false;                     // adds -c, --set, --print-config, --help-config
+  Config defaults = {};                          // what the configuration is read over
   std::vector<std::string> needs = {};           // configuration keys that must not be empty
   std::function<int(const Config& config)> run;  // returns the exit status
 };

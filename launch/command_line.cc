@@ -19,8 +19,7 @@ struct ConfigFlags {
 };
 
 /// "0 = greedy (a number of at least 0; default 1.0)", from the list of fields.
-std::string KeyHelp(const std::string& key) {
-  Config defaults;
+std::string KeyHelp(const std::string& key, Config defaults) {
   const FieldList list = ListFields(defaults);
   const Field* field = list.Find(key);
   RC_CHECK(field != nullptr, key);
@@ -80,7 +79,7 @@ void AddCommand(CLI::App& app, const Command& command, ConfigFlags& flags) {
       CLI::Option* added = AddOption(*sub, option);
       if (option.required) added->required();
     } else {
-      const std::string help = KeyHelp(option.config_key);
+      const std::string help = KeyHelp(option.config_key, command.defaults);
       auto set = [&flags, key = option.config_key](const std::string& value) {
         flags.key_options.push_back(key + "=" + value);
       };
@@ -109,13 +108,13 @@ std::string FlagFor(const Command& command, const std::string& key) {
 
 int Run(const Command& command, const ConfigFlags& flags) {
   if (flags.help) {
-    std::cout << HelpConfig();
+    std::cout << HelpConfig(command.defaults);
     return std::cout.flush() ? 0 : kExitFailed;
   }
   Config config;
   std::vector<std::string> sets = flags.sets;
   sets.insert(sets.end(), flags.key_options.begin(), flags.key_options.end());
-  if (command.takes_config) config = LoadConfig(flags.file, sets);
+  if (command.takes_config) config = LoadConfig(flags.file, sets, command.defaults);
   if (flags.print) {
     std::cout << ToToml(config);
     return std::cout.flush() ? 0 : kExitFailed;

@@ -12,6 +12,7 @@ Command ScoreCommand();
 Command InspectCommand();
 Command TokenizeCommand();
 Command ConvertCommand();
+Command ReplayCommand();
 Command BenchCommand();
 
 }  // namespace rollcast

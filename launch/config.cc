@@ -254,8 +254,8 @@ FieldList ListFields(Config& config) {
 }
 
 Config ParseConfig(std::string_view text, const std::string& name,
-                   std::span<const std::string> sets) {
-  Config config;
+                   std::span<const std::string> sets, const Config& defaults) {
+  Config config = defaults;
   const FieldList list = ListFields(config);
   Origins origins;
   ApplyFile(list, text, name, origins);
@@ -264,15 +264,16 @@ Config ParseConfig(std::string_view text, const std::string& name,
   return config;
 }
 
-Config LoadConfig(const std::string& path, std::span<const std::string> sets) {
-  if (path.empty()) return ParseConfig("", "configuration", sets);
+Config LoadConfig(const std::string& path, std::span<const std::string> sets,
+                  const Config& defaults) {
+  if (path.empty()) return ParseConfig("", "configuration", sets, defaults);
   std::ifstream file(path, std::ios::binary);
   const bool is_folder = std::filesystem::is_directory(path);
   if (!file || is_folder)
     throw Error(StrCat(path, ": cannot read the configuration: ",
                        is_folder ? "it is a folder" : std::strerror(errno)));
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  return ParseConfig(text, path, sets);
+  return ParseConfig(text, path, sets, defaults);
 }
 
 std::string ToToml(const Config& config) {
@@ -288,9 +289,9 @@ std::string ToToml(const Config& config) {
   return out;
 }
 
-std::string HelpConfig() {
-  Config defaults;
-  const FieldList list = ListFields(defaults);
+std::string HelpConfig(const Config& defaults) {
+  Config copy = defaults;
+  const FieldList list = ListFields(copy);
   std::string out;
   for (const FieldTable& table : list.tables()) {
     out += StrCat(out.empty() ? "" : "\n", "[", table.name, "]  # ", table.help, "\n");

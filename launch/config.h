@@ -89,19 +89,20 @@ struct Config {
 /// Every field of `config`, once. The list points into `config`.
 FieldList ListFields(Config& config);
 
-/// Reads `text` over the defaults, then applies `sets` ("table.key=value") in order. `name` stands
+/// Reads `text` over `defaults`, then applies `sets` ("table.key=value") in order. `name` stands
 /// for the file in messages. Throws Error with file, line, key, expected and actual: bad TOML,
 /// unknown table or key (with the nearest known one), wrong type, out of range, or fields that
 /// contradict each other.
 Config ParseConfig(std::string_view text, const std::string& name,
-                   std::span<const std::string> sets = {});
+                   std::span<const std::string> sets = {}, const Config& defaults = {});
 /// The same from a file; an empty `path` stands for an empty file.
-Config LoadConfig(const std::string& path, std::span<const std::string> sets = {});
+Config LoadConfig(const std::string& path, std::span<const std::string> sets = {},
+                  const Config& defaults = {});
 
 /// The resolved configuration, every field written out; ParseConfig reads it back to the same.
 std::string ToToml(const Config& config);
 /// Every table and field with its meaning, limits and default.
-std::string HelpConfig();
+std::string HelpConfig(const Config& defaults = {});
 /// FNV-1a over the resolved fields that all ranks of a job must agree on: all but [kernels],
 /// [log], [metrics] and model.path (the weights' own digest stands for that one).
 uint64_t Digest(const Config& config);

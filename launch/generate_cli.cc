@@ -1,9 +1,17 @@
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+
 #include "launch/commands.h"
 #include "launch/generate_command.h"
 
 namespace rollcast {
 
+constexpr uint64_t kShownOnTerminal = 5;
+
 Command GenerateCommand() {
+  auto show = std::make_shared<std::optional<uint64_t>>();
   Command command;
   command.name = "generate";
   command.summary = "completions of a prompt file, without a trainer";
@@ -13,7 +21,9 @@ Command GenerateCommand() {
       "  mpirun -np N rollcast generate ...\n"
       "The result does not depend on the number of ranks. Prompts are JSONL rows {\"id\", "
       "\"text\"},\n"
-      "{\"id\", \"tokens\"} or {\"id\", \"messages\"}, with an optional \"answer\" for the scorer.";
+      "{\"id\", \"tokens\"} or {\"id\", \"messages\"}, with an optional \"answer\" for the "
+      "scorer.\n"
+      "`rollcast inspect F.h5 --jsonl` prints all texts.";
   command.options = {ForKey("--model", "model.path"),
                      ForKey("--prompts", "rollout.prompts"),
                      ForKey("-o,--output", "rollout.output"),
@@ -24,10 +34,16 @@ Command GenerateCommand() {
                      ForKey("--top-p", "sampling.top_p"),
                      ForKey("--top-k", "sampling.top_k"),
                      ForKey("--min-p", "sampling.min_p"),
-                     ForKey("--overwrite", "rollout.overwrite")};
+                     ForKey("--ignore-eos", "sampling.ignore_eos"),
+                     ForKey("--overwrite", "rollout.overwrite"),
+                     Optional("--show", show.get(),
+                              "completions to print at the end; default 5 on a terminal, else 0")};
   command.takes_config = true;
+  command.defaults.rollout.group_size = 1;
   command.needs = {"model.path", "rollout.prompts", "rollout.output"};
-  command.run = [](const Config& config) { return RunGenerate(config); };
+  command.run = [show](const Config& config) {
+    return RunGenerate(config, show->value_or(isatty(STDOUT_FILENO) == 1 ? kShownOnTerminal : 0));
+  };
   return command;
 }
 

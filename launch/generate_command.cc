@@ -6,6 +6,9 @@
 #include <array>
 #include <cstdio>
 #include <limits>
+#include <map>
+#include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,18 +18,39 @@
 #include "launch/progress.h"
 #include "launch/prompts.h"
 #include "launch/rollout_process.h"
+#include "rollout/unicode.h"
 
 namespace rollcast {
 
 namespace {
 
 constexpr size_t kWarnings = 5;  // refusals and failures that are told one by one
+constexpr size_t kPreviewCharacters = 100;
+
+// The first `limit` characters of `text` on one line.
+std::string OneLine(const std::string& text, size_t limit) {
+  std::string valid, out;
+  AppendLossyUtf8(text, /*at_end=*/true, valid);
+  std::string_view rest = valid;
+  for (size_t count = 0; !rest.empty(); ++count) {
+    if (count == limit) return out + " ...";
+    const CodePoint c = FirstCodePoint(rest);
+    if (c.value == '\n')
+      out += "\\n";
+    else if (c.value < 0x20 || (c.value >= 0x7f && c.value < 0xa0))
+      out += fmt::format("\\x{:02x}", static_cast<unsigned>(c.value));
+    else
+      out += rest.substr(0, c.length);
+    rest.remove_prefix(c.length);
+  }
+  return out;
+}
 
 /// On the coordinator: keeps the queue short and filled, and counts what comes back.
 class Generation {
  public:
-  Generation(const Config& config, std::vector<Prompt> prompts, int ranks)
-      : config_(config), prompts_(std::move(prompts)) {
+  Generation(const Config& config, uint64_t show, std::vector<Prompt> prompts, int ranks)
+      : config_(config), show_(show), prompts_(std::move(prompts)) {
     const int load = std::max(config.engine.max_running, config.rollout.max_outstanding);
     window_ = ranks * (2 * load / config.rollout.group_size + 2);
   }
@@ -41,13 +65,15 @@ class Generation {
     if (!groups.empty()) coordinator.Submit(std::move(groups));
     for (const Trajectory& t : coordinator.TakeReady(std::numeric_limits<int>::max())) Count(t);
     const double seconds = Elapsed();
-    progress_.Show(fmt::format("generate: {} of {} completions, {:.0f} tokens/s", completions_,
-                               prompts_.size() * static_cast<size_t>(config_.rollout.group_size),
-                               static_cast<double>(tokens_) / std::max(seconds, 1e-3)));
+    progress_->Show(fmt::format("generate: {} of {} completions, {:.0f} tokens/s", completions_,
+                                prompts_.size() * static_cast<size_t>(config_.rollout.group_size),
+                                static_cast<double>(tokens_) / std::max(seconds, 1e-3)));
     return next_ == prompts_.size() && coordinator.pending_groups() == 0;
   }
 
-  int Report() const {
+  int Report() {
+    progress_.reset();  // its last line stands before what follows
+    for (const auto& [place, line] : shown_) std::printf("%s\n", line.c_str());
     std::string outcomes;
     for (size_t i = 0; i < outcomes_.size(); ++i)
       if (outcomes_[i] > 0)
@@ -57,7 +83,7 @@ class Generation {
     std::string reward;
     if (scored > 0 && config_.scorer.kind != "none")
       reward = fmt::format(", mean reward {:.4f}", reward_ / static_cast<double>(scored));
-    std::printf("%s\n", fmt::format("{} completions of {} prompts in {:.1f} s ({:.0f} tokens/s): "
+    std::printf("%s\n", fmt::format("{} completions of {} prompts in {:.2f} s ({:.0f} tokens/s): "
                                     "{}{}\n{}",
                                     completions_, prompts_.size(), Elapsed(),
                                     static_cast<double>(tokens_) / std::max(Elapsed(), 1e-3),
@@ -89,6 +115,9 @@ class Generation {
     ++outcomes_.at(static_cast<size_t>(t.outcome));
     tokens_ += static_cast<int64_t>(t.completion.size());
     if (t.outcome == Outcome::kCompleted) reward_ += t.reward;
+    const uint64_t place = (t.group_id - 1) * static_cast<uint64_t>(t.group_size) +
+                           static_cast<uint64_t>(t.sample_index);
+    if (place < show_) shown_[place] = Preview(t, config_.scorer.kind != "none");
     if (t.outcome != Outcome::kRefused && t.outcome != Outcome::kFailed) return;
     if (++bad_ <= kWarnings)
       LogWarn(fmt::format("prompt \"{}\", sample {}: {}: {}", t.prompt_id, t.sample_index,
@@ -98,7 +127,9 @@ class Generation {
   double Elapsed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
   const Config& config_;
+  const uint64_t show_;
   const std::vector<Prompt> prompts_;
+  std::map<uint64_t, std::string> shown_;  // by place in the order of prompts and samples
   int window_ = 0;
   size_t next_ = 0;
   int64_t completions_ = 0, tokens_ = 0;
@@ -106,12 +137,24 @@ class Generation {
   double reward_ = 0;
   std::array<int64_t, 6> outcomes_{};
   const Clock::time_point begin_ = Clock::now();
-  Progress progress_;
+  std::optional<Progress> progress_{std::in_place};
 };
 
 }  // namespace
 
-int RunGenerate(const Config& config) {
+std::string Preview(const Trajectory& t, bool with_reward) {
+  std::string line = OneLine(t.prompt_id, kPreviewCharacters);
+  if (t.group_size > 1) line += fmt::format(" #{}", t.sample_index);
+  if (t.outcome != Outcome::kCompleted)
+    line += fmt::format(" [{}]", Name(t.outcome));
+  else if (with_reward)
+    line += fmt::format(" [reward {:g}]", t.reward);
+  if (t.text.empty() && !t.completion.empty())
+    return line + fmt::format(": ({} tokens without text)", t.completion.size());
+  return line + ": " + OneLine(t.text.empty() ? t.message : t.text, kPreviewCharacters);
+}
+
+int RunGenerate(const Config& config, uint64_t show) {
   return RunAsRank(config, Role::kWorker, [&](World& world, const Roles& roles) {
     if (roles.trainer() >= 0)
       throw Error("this job has a trainer; its rollout ranks are started with `rollcast worker`");
@@ -125,7 +168,7 @@ int RunGenerate(const Config& config) {
     RunRolloutRank(config, world, roles, [&](Coordinator& coordinator) {
       // Made when all ranks are ready, so that its clock measures generation alone.
       if (generation == nullptr)
-        generation = std::make_unique<Generation>(config, std::move(prompts), world.size());
+        generation = std::make_unique<Generation>(config, show, std::move(prompts), world.size());
       return generation->Drive(coordinator);
     });
     return generation->Report();

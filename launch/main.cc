@@ -2,7 +2,8 @@
 
 int main(int argc, char** argv) {
   using namespace rollcast;
-  return RunCommandLine({TrainerCommand(), WorkerCommand(), GenerateCommand(), ScoreCommand(),
-                         InspectCommand(), TokenizeCommand(), ConvertCommand(), BenchCommand()},
-                        argc, argv);
+  return RunCommandLine(
+      {TrainerCommand(), WorkerCommand(), GenerateCommand(), ScoreCommand(), InspectCommand(),
+       ReplayCommand(), TokenizeCommand(), ConvertCommand(), BenchCommand()},
+      argc, argv);
 }

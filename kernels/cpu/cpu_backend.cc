@@ -10,6 +10,10 @@
 
 #include "kernels/cpu/cpu_ops.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace rollcast {
 
 namespace {
@@ -21,8 +25,10 @@ bool HasIsa(const std::string& isa) {
   if (isa == "plain") return true;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
+  // Clang 14 does not know "f16c" here: CPUID leaf 1, ECX bit 29.
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1) != 0;
+  const bool avx2 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (isa == "avx2") return avx2;
   if (isa == "avx512")
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

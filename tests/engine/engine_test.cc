@@ -383,21 +383,18 @@ TEST(Engine, DrainFinishesWhatHasBegunUnderTheOldPolicy) {
   for (int i = 1; i <= 4; ++i) ASSERT_EQ(toy.engine->Submit(ToyRequest(i, 5, 10)), "");
   std::vector<Completion> finished;
   for (int i = 0; i < 3; ++i) toy.engine->Step(finished);
-  std::atomic<bool> stop{false};
-  std::thread stepping([&] {
-    while (!stop) {
-      toy.engine->Step(finished);
-      toy.engine->WaitForWork(std::chrono::steady_clock::now() + std::chrono::milliseconds(2));
+  const auto drain = [&] {
+    std::thread draining([&] {
+      toy.engine->Drain(InFlightPolicy::kDrain,
+                        std::chrono::steady_clock::now() + std::chrono::seconds(60));
+    });
+    while (!toy.engine->stats().holding) std::this_thread::yield();
+    while (toy.engine->Step(finished)) {
     }
-  });
-  toy.engine->Drain(InFlightPolicy::kDrain,
-                    std::chrono::steady_clock::now() + std::chrono::seconds(60));
+    draining.join();
+  };
+  drain();
   UpdateWeights(toy, 1, 2, InFlightPolicy::kDrain);
-  toy.engine->Drain(InFlightPolicy::kDrain,
-                    std::chrono::steady_clock::now() + std::chrono::seconds(60));
-  toy.engine->ResumeAdmission();
-  stop = true;
-  stepping.join();
   while (toy.engine->Step(finished)) {
   }
   ASSERT_EQ(finished.size(), 4u);

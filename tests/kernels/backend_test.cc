@@ -8,6 +8,11 @@
 
 #include "tests/kernels/op_fixture.h"
 
+#ifdef __SANITIZE_ADDRESS__
+// A request for too much memory is tested: it must be refused, not end the program.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+#endif
+
 namespace rollcast {
 namespace {
 

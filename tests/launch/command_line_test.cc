@@ -49,6 +49,29 @@ Command Sample(Options& o, std::function<int(const Config&)> run) {
           .run = std::move(run)};
 }
 
+TEST(CommandLine, AConfigurationIsReadOverTheDefaultsOfTheCommand) {
+  Options o;
+  Config seen;
+  Command command = Sample(o, [&](const Config& c) {
+    seen = c;
+    return 0;
+  });
+  command.defaults.sampling.top_k = 33;
+  command.defaults.rollout.group_size = 5;
+  EXPECT_EQ(RunWith({command}, {"sample", "--input", "a", "--model", "m"}).status, 0);
+  EXPECT_EQ(seen.rollout.group_size, 5);
+  EXPECT_EQ(seen.sampling.top_k, 33);
+  const Result set = RunWith({command}, {"sample", "--input", "a", "--model", "m", "--set",
+                                         "rollout.group_size=6", "--top-k", "2"});
+  EXPECT_EQ(set.status, 0) << set.err;
+  EXPECT_EQ(seen.rollout.group_size, 6);
+  EXPECT_EQ(seen.sampling.top_k, 2);
+  const Result help = RunWith({command}, {"sample", "--help"});
+  EXPECT_NE(help.out.find("default 33"), std::string::npos) << help.out;
+  const Result keys = RunWith({command}, {"sample", "--input", "a", "--help-config"});
+  EXPECT_NE(keys.out.find("\ngroup_size = 5\n"), std::string::npos) << keys.out;
+}
+
 TEST(CommandLine, FillsOptionsAndConfiguration) {
   Options o;
   Config seen;

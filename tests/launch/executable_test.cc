@@ -19,8 +19,8 @@ using testing::CommandResult;
 using testing::RunCommand;
 using testing::RunRollcast;
 
-constexpr const char* kCommands[] = {"trainer", "worker",   "generate", "score",
-                                     "inspect", "tokenize", "convert"};
+constexpr const char* kCommands[] = {"trainer",  "worker",  "generate", "score", "inspect",
+                                     "tokenize", "convert", "replay",   "bench"};
 
 TEST(Executable, HelpVersionAndUsage) {
   CommandResult r = RunRollcast({"--version"});
@@ -99,6 +99,36 @@ TEST_F(ToyJob, GenerateWritesATrajectoryFileThatInspectReads) {
   EXPECT_NE(r.out.find(": 2 trajectories"), std::string::npos) << r.out;
 }
 
+TEST_F(ToyJob, GenerateMakesOneCompletionAPromptUnlessToldOtherwise) {
+  const std::string prompts = Write(
+      "p.jsonl", "{\"id\": \"b\", \"text\": \"The \"}\n{\"id\": \"a\", \"tokens\": [5, 6]}\n");
+  CommandResult r = Generate(prompts, {"--ignore-eos", "--show", "1"});
+  ASSERT_EQ(r.status, 0) << r.out;
+  EXPECT_NE(r.out.find("\nb: "), std::string::npos) << r.out;
+  EXPECT_EQ(r.out.find("\na: "), std::string::npos) << r.out;
+  r = RunRollcast({"inspect", Path("out.h5"), "--jsonl", "--filter", "completion_length = 4"});
+  EXPECT_EQ(std::count(r.out.begin(), r.out.end(), '\n'), 2) << r.out;
+  EXPECT_NE(r.out.find("\"ignore_eos\":true"), std::string::npos) << r.out;
+
+  // A file without the key does not bring the trainer's group size back; output that is no terminal
+  // gets no texts.
+  r = Generate(prompts, {"--overwrite", "-c", Write("c.toml", "[engine]\nmax_running = 4\n")});
+  ASSERT_EQ(r.status, 0) << r.out;
+  EXPECT_EQ(r.out.find("\nb: "), std::string::npos) << r.out;
+  r = RunRollcast({"inspect", Path("out.h5")});
+  EXPECT_NE(r.out.find(": 2 trajectories"), std::string::npos) << r.out;
+
+  // In the order of the file, whatever finishes first.
+  r = Generate(prompts, {"--overwrite", "--group-size", "2", "--show", "3"});
+  ASSERT_EQ(r.status, 0) << r.out;
+  const size_t first = r.out.find("\nb #0: "), second = r.out.find("\nb #1: "),
+               third = r.out.find("\na #0: ");
+  ASSERT_NE(third, std::string::npos) << r.out;
+  EXPECT_LT(first, second);
+  EXPECT_LT(second, third);
+  EXPECT_EQ(r.out.find("\na #1: "), std::string::npos) << r.out;
+}
+
 TEST_F(ToyJob, BadPromptsAreRefusedByLine) {
   const std::string good = "{\"id\": \"a\", \"tokens\": [5]}\n";
   ExpectRefused(Generate(Path("none.jsonl")), "none.jsonl");
@@ -116,7 +146,7 @@ TEST_F(ToyJob, BadSettingsAreRefusedByKey) {
   ExpectRefused(Generate(prompts, {"--set", "engine.max_runing=4"}),
                 "did you mean engine.max_running?");
   ExpectRefused(Generate(prompts, {"--model", Path("no-model")}), "no-model");
-  ExpectRefused(Generate(prompts, {"--output", Path("no-folder/out.h5")}), "no-folder/out.h5");
+  ExpectRefused(Generate(prompts, {"--output", Path("p.jsonl/out.h5")}), "p.jsonl/out.h5");
   ExpectRefused(Generate(prompts, {"-c", Write("c.toml", "[engine]\nmax_running = true\n")}),
                 "c.toml:2: engine.max_running");
 }
