@@ -11,23 +11,22 @@ namespace rollcast::cuda {
 
 /// KV tokens of one slice; slices begin at multiples of it. Each is computed from a fresh (max,
 /// sum, accumulator) and they are folded left to right, so who computes a slice changes no bit.
-constexpr int kAttentionSlice = 256;
+constexpr int kAttentionSlice = 64;
 
-/// Memory in which CTAs that share a sequence leave their slices.
+/// Memory for slices that are computed apart; an item is an entry of the work list.
 struct AttentionScratch {
-  float* partial = nullptr;    // [items, kv heads, fragment]
-  int32_t* arrived = nullptr;  // [max segments, kv heads] zeros between launches
+  float* values = nullptr;  // [items, query heads, head_dim]
+  float2* stats = nullptr;  // [items, query heads] maximum, sum
 };
 
-/// Floats of `partial` for one (item, kv head).
-int AttentionFragment(int head_dim);
-
+/// Up to 256.
 bool AttentionSupports(int head_dim);
 
-/// bf16 q, KV and out. `split`: the slices of a sequence are spread over CTAs by the work list
-/// (pure decode, and not more than 16 query heads a KV head); else one CTA walks a sequence.
+/// bf16 q, KV and out. `split_ctas` > 0: the slices of all sequences are spread over so many CTAs
+/// by the work list, which has memory for as many items (pure decode, and not more than 16 query
+/// heads a KV head); 0: one CTA walks a sequence.
 void LaunchAttention(const AttentionArgs& args, const AttentionWork& work,
-                     const AttentionScratch& scratch, bool split, int ctas, bool pdl,
+                     const AttentionScratch& scratch, int split_ctas, bool pdl,
                      cudaStream_t stream);
 
 }  // namespace rollcast::cuda

@@ -21,7 +21,8 @@ namespace {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int kSampleBlock = 256;  // samples whose logits are held at once
+constexpr int kSampleBlock = 256;                       // samples whose logits are held at once
+constexpr size_t kMaxPartialBytes = size_t{512} << 20;  // of attention slices kept apart
 
 void CheckBf16(const TensorView& view, const char* what) {
   RC_CHECK(view.empty() || view.dtype == DType::kBF16, what, " is ", Name(view.dtype),
@@ -123,15 +124,10 @@ class CudaBackend : public Backend {
     Grow(normed_, rows * l.hidden_size * sizeof(bf16));
     Grow(qkv_, static_cast<size_t>(l.max_rows) * (l.num_heads + 2 * l.num_kv_heads) * l.head_dim *
                    sizeof(float));
-    const size_t items =
-        static_cast<size_t>(l.num_pages) * l.page_size / kAttentionSlice + l.max_segments;
-    Grow(items_, items * sizeof(int2));
-    Grow(item_count_, sizeof(int32_t));
-    // Slices are kept apart only while the sequences are few.
-    const size_t split_items =
-        std::min(items, SplitSegments(l.num_kv_heads) * (l.max_context / kAttentionSlice + 1));
-    Grow(partial_, split_items * l.num_kv_heads * AttentionFragment(l.head_dim) * sizeof(float));
-    Zeroed(arrived_, static_cast<size_t>(l.max_segments) * l.num_kv_heads * sizeof(int32_t));
+    ReserveWork(l.max_segments, l.max_context);
+    const size_t segments = std::min<size_t>(
+        l.max_segments, SplitSegments(l.num_heads, l.num_kv_heads, l.head_dim, l.max_context));
+    ReservePartial(segments * Slices(l.max_context), l.num_heads, l.head_dim);
     Grow(logits_, std::min(kSampleBlock, l.max_samples) * vocab * sizeof(float));
     Grow(slices_, kSampleBlock * ((vocab + kVocabSlice - 1) / kVocabSlice) * sizeof(SliceStats));
     Grow(adjusted_, kSlowCtas * vocab * sizeof(float));
@@ -143,11 +139,7 @@ class CudaBackend : public Backend {
   void Embed(const EmbedArgs& a) override {
     Use();
     CheckBf16(a.table, "the embedding");
-    if (!reserved_) {
-      const size_t slices = a.slots->max_context / kAttentionSlice + 1;
-      Grow(items_, a.batch->num_segments * slices * sizeof(int2));
-      Grow(item_count_, sizeof(int32_t));
-    }
+    if (!reserved_) ReserveWork(a.batch->num_segments, a.slots->max_context);
     LaunchEmbed(a, a.page_size, Work(), pdl_, stream());
   }
 
@@ -167,21 +159,14 @@ class CudaBackend : public Backend {
   void Attention(const AttentionArgs& a) override {
     Use();
     RC_CHECK(AttentionSupports(a.kv->head_dim), "head_dim ", a.kv->head_dim);
-    const int kv_heads = a.kv->num_kv_heads, group = a.num_heads / kv_heads;
-    const bool split = a.batch->max_segment_rows == 1 && group <= 16 &&
-                       static_cast<size_t>(a.batch->num_segments) < SplitSegments(kv_heads);
-    AttentionScratch scratch;
-    if (split) {
-      if (!reserved_) {
-        const size_t slices = a.slots->max_context / kAttentionSlice + 1;
-        Grow(partial_, a.batch->num_segments * slices * kv_heads *
-                           AttentionFragment(a.kv->head_dim) * sizeof(float));
-        if (arrived_.bytes() < a.batch->num_segments * kv_heads * sizeof(int32_t))
-          Zeroed(arrived_, a.batch->num_segments * kv_heads * sizeof(int32_t));
-      }
-      scratch = {partial_.as<float>(), arrived_.as<int32_t>()};
-    }
-    LaunchAttention(a, Work(), scratch, split, 3 * properties_.multiProcessorCount, pdl_, stream());
+    const int kv_heads = a.kv->num_kv_heads, dim = a.kv->head_dim, context = a.slots->max_context;
+    const bool split = a.batch->max_segment_rows == 1 && a.num_heads / kv_heads <= 16 &&
+                       static_cast<size_t>(a.batch->num_segments) <=
+                           SplitSegments(a.num_heads, kv_heads, dim, context);
+    if (split && !reserved_)
+      ReservePartial(a.batch->num_segments * Slices(context), a.num_heads, dim);
+    LaunchAttention(a, Work(), {partial_.as<float>(), partial_stats_.as<float2>()},
+                    split ? SplitCtas() : 0, pdl_, stream());
   }
 
   void ProjectAdd(const ProjectAddArgs& a) override {
@@ -273,9 +258,23 @@ class CudaBackend : public Backend {
   // The current device belongs to the thread, and any thread may call.
   void Use() const { RC_CUDA(cudaSetDevice(device_)); }
 
-  // Sequences up to which a decode step spreads the slices of one over CTAs.
-  size_t SplitSegments(int kv_heads) const {
-    return 2 * properties_.multiProcessorCount / kv_heads + 1;
+  int SplitCtas() const { return 6 * properties_.multiProcessorCount; }
+  static size_t Slices(int context) { return context / kAttentionSlice + 1; }
+
+  // Sequences up to which a decode step spreads the slices of one over CTAs: more keep the device
+  // busy by themselves, and the slices must find room.
+  size_t SplitSegments(int heads, int kv_heads, int head_dim, int context) const {
+    const size_t bytes = Slices(context) * heads * (head_dim + 2) * sizeof(float);
+    return std::min<size_t>(SplitCtas() / kv_heads, kMaxPartialBytes / bytes);
+  }
+  void ReserveWork(size_t segments, int context) {
+    Grow(items_, std::max<size_t>(segments * Slices(context), SplitCtas()) * sizeof(int4));
+    Grow(segments_, segments * sizeof(int2));
+    Grow(item_count_, sizeof(int32_t));
+  }
+  void ReservePartial(size_t items, int heads, int head_dim) {
+    Grow(partial_, items * heads * head_dim * sizeof(float));
+    Grow(partial_stats_, items * heads * sizeof(float2));
   }
 
   void Grow(Buffer& buffer, size_t bytes) {
@@ -292,7 +291,7 @@ class CudaBackend : public Backend {
   }
 
   AttentionWork Work() const {
-    return {items_.as<int2>(), item_count_.as<int32_t>(), kAttentionSlice};
+    return {items_.as<int4>(), segments_.as<int2>(), item_count_.as<int32_t>(), kAttentionSlice};
   }
 
   void Norm(const float* hidden, const int32_t* rows, int count, int hidden_size,
@@ -327,7 +326,7 @@ class CudaBackend : public Backend {
     const LinearTiling tiling = ChooseTiling(p.rows, p.N, p.K, epilogue);
     const CUtensorMap& w = epilogue == Epilogue::kGated
                                ? maps_->GateUp(p.w, p.N / 2, p.K, 4 * tiling.warpgroups)
-                               : maps_->Matrix(p.w, p.N, p.K, 64 * tiling.warpgroups);
+                               : maps_->Matrix(p.w, p.N, p.K, WeightBox(tiling.warpgroups));
     LaunchLinearWgmma(p, tiling, epilogue, w, maps_->Matrix(p.x, p.rows, p.K, tiling.token_tile),
                       pdl_, stream());
   }
@@ -340,8 +339,8 @@ class CudaBackend : public Backend {
   bool pdl_ = false;
   bool capturing_ = false;
   bool reserved_ = false;  // scratch is as large as the engine's limits ask for
-  Buffer normed_, qkv_, items_, item_count_, partial_, arrived_, logits_, slices_, adjusted_,
-      counts_, page_pairs_;
+  Buffer normed_, qkv_, items_, segments_, item_count_, partial_, partial_stats_, logits_, slices_,
+      adjusted_, counts_, page_pairs_;
 };
 
 }  // namespace

@@ -40,8 +40,12 @@ __host__ __device__ constexpr int SliceBegin(int slice, int K) {
 struct LinearTiling {
   int token_tile;  // 8, 16, 32, 64 or 128 rows of x a CTA
   int warpgroups;  // 64 rows of w each
-  int split;       // CTAs of a cluster that share the 8 slices: 1, 2, 4 or 8
+  int split;       // CTAs of a cluster that share the 8 slices: 1, 4 or 8
+  int shared_kib;  // of shared memory for the stages of a CTA
 };
+
+/// Rows of one tensor copy of weights; at most 256 are allowed.
+constexpr int WeightBox(int warpgroups) { return warpgroups <= 4 ? 64 * warpgroups : 64; }
 
 LinearTiling ChooseTiling(int rows, int N, int K, Epilogue epilogue);
 

@@ -21,25 +21,48 @@ constexpr int kRowBytes = kChunk * 2;
 struct Shape {
   int stages;
   int split;
+  int ring_bytes;  // of the stages, or of the folds that follow them there
 };
 
-__device__ __forceinline__ bool Inactive(const LinearParams& p, int t) {
-  return p.slot != nullptr && p.slot[t] < 0;
-}
+// Which of a tile's tokens are written: bits, in every lane. Asked for once, since an answer a
+// token would make the epilogue a chain of loads.
+template <int kTokens>
+struct Active {
+  uint32_t words[(kTokens + 31) / 32];
 
-template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
-struct Finish {
-  // `value` of weight row n (for kGated: gate and up of intermediate row n) and token t.
-  static __device__ __forceinline__ void One(const LinearParams& p, int n, int t, float value) {
-    if (n >= p.N || t >= p.rows || Inactive(p, t)) return;
-    if (p.bias != nullptr) value += __bfloat162float(p.bias[n]);
-    float* out = p.out + static_cast<size_t>(t) * p.N + n;
-    *out = kEpilogue == Epilogue::kAdd ? *out + value : value;
+  __device__ Active(const LinearParams& p, int t0) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int w = 0; w < (kTokens + 31) / 32; ++w) {
+      const int t = t0 + 32 * w + lane;
+      const bool there = 32 * w + lane < kTokens && t < p.rows;
+      words[w] = __ballot_sync(~0u, there && (p.slot == nullptr || p.slot[t] >= 0));
+    }
   }
+  __device__ bool operator()(int token) const {
+    uint32_t word = words[0];
+#pragma unroll
+    for (int w = 1; w < (kTokens + 31) / 32; ++w)
+      if (token / 32 == w) word = words[w];
+    return word >> (token % 32) & 1;
+  }
+};
+
+template <Epilogue kEpilogue>
+struct Finish {
+  // `value` of weight row n and token t; `before` is what `out` held.
+  static __device__ __forceinline__ void One(const LinearParams& p, int n, int t, float value,
+                                             float before) {
+    if (p.bias != nullptr) value += __bfloat162float(p.bias[n]);
+    p.out[static_cast<size_t>(t) * p.N + n] = kEpilogue == Epilogue::kAdd ? before + value : value;
+  }
+  static __device__ __forceinline__ float Before(const LinearParams& p, int n, int t, bool there) {
+    return kEpilogue == Epilogue::kAdd && there ? p.out[static_cast<size_t>(t) * p.N + n] : 0.0f;
+  }
+  // Gate and up of intermediate row n.
   static __device__ __forceinline__ void Pair(const LinearParams& p, int n, int t, float gate,
                                               float up) {
     const int half = p.N / 2;
-    if (n >= half || t >= p.rows || Inactive(p, t)) return;
     if (p.bias != nullptr) {
       gate += __bfloat162float(p.bias[n]);
       up += __bfloat162float(p.bias[half + n]);
@@ -48,6 +71,48 @@ struct Finish {
         __float2bfloat16(gate / (1.0f + __expf(-gate)) * up);
   }
 };
+
+/// Chunks of 64 k in the order they are multiplied; each slice begins a new one.
+struct ChunkWalk {
+  int K, slice, last, g, end;
+
+  __device__ ChunkWalk(int first, int slices, int k)
+      : K(k), slice(first), last(first + slices), g(SliceBegin(first, k)) {
+    end = SliceBegin(first + 1, K);
+    SkipEmpty();
+  }
+  __device__ void Next() {
+    g += 4;
+    SkipEmpty();
+  }
+  __device__ void SkipEmpty() {
+    while (g >= end && slice + 1 < last) {
+      g = SliceBegin(++slice, K);
+      end = SliceBegin(slice + 1, K);
+    }
+  }
+  __device__ bool Done() const { return g >= end; }
+};
+
+/// A place in the ring and which lap it is.
+struct RingPlace {
+  int stage = 0;
+  uint32_t lap = 0;
+  __device__ void Next(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      lap ^= 1;
+    }
+  }
+};
+
+// Whether a tile's slices may be spread over a cluster.
+template <int kTokens, int kWarpgroups>
+constexpr bool kSplits = kTokens < 128 && kWarpgroups <= 2;
+
+// Floats between rows of the folds: even for 8-byte stores, not a multiple of the banks.
+template <int kTokens>
+constexpr int kFoldPitch = kTokens + 2;
 
 template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
 __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
@@ -59,26 +124,20 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
   constexpr int kWBytes = kRows * kRowBytes, kXBytes = kTokens * kRowBytes;
   constexpr int kStageBytes = kWBytes + kXBytes;  // a multiple of 1024, as the swizzle wants
   constexpr int kRegs = kTokens / 2;
-  using F = Finish<kTokens, kWarpgroups, kEpilogue>;
+  using F = Finish<kEpilogue>;
   extern __shared__ __align__(1024) unsigned char shared[];
   const int stages = shape.stages, split = shape.split;
   const uint32_t ring = SharedAddress(shared);
-  float* const folds =
-      reinterpret_cast<float*>(shared + stages * kStageBytes);  // [slice, kRows / split, kTokens]
-  const int rows_here = kRows / split;
-  const uint32_t bars =
-      ring + stages * kStageBytes + (split > 1 ? kSlices * rows_here * kTokens * 4 : 0);
+  const uint32_t bars = ring + shape.ring_bytes;
   const auto full = [&](int s) { return bars + s * 8; };
   const auto empty = [&](int s) { return bars + (stages + s) * 8; };
 
   LetDependentsLaunch();
-  const int rank = split > 1 ? static_cast<int>(ClusterRank()) : 0;
+  const int rank = blockIdx.x % split;  // in the cluster
   const int tile = blockIdx.x / split;
   const int t0 = blockIdx.y * kTokens;
   const int slices = kSlices / split, first_slice = rank * slices;
-  const int g_begin = SliceBegin(first_slice, p.K), g_end = SliceBegin(first_slice + slices, p.K);
-  const int chunks = (g_end - g_begin + 3) / 4;
-  const int warp = threadIdx.x / 32;
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be uniform
 
   if (threadIdx.x == kWarpgroups * 128) {
     for (int s = 0; s < stages; ++s) {
@@ -88,36 +147,39 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     FenceBarrierInit();
   }
   __syncthreads();
-  if (split > 1) ClusterArrive();
 
   if (warp == kWarpgroups * 4) {
     if (threadIdx.x % 32 == 0) {
-      const auto load_w = [&](int c) {
-        const int s = c % stages, k = g_begin * 16 + c * kChunk;
+      const auto load_w = [&](const ChunkWalk& walk, int s) {
+        const int k = walk.g * 16;
         const uint32_t at = ring + s * kStageBytes;
         BarrierExpect(full(s), kStageBytes);
-        if (kEpilogue == Epilogue::kGated)
+        if constexpr (kEpilogue == Epilogue::kGated) {
           TensorLoad4(at, &w_map, full(s), k, 0, 0, tile * (kRows / 16));
-        else
-          TensorLoad2(at, &w_map, full(s), k, tile * kRows);
+        } else {
+          constexpr int kBox = WeightBox(kWarpgroups);
+#pragma unroll
+          for (int r = 0; r < kRows; r += kBox)
+            TensorLoad2(at + r * kRowBytes, &w_map, full(s), k, tile * kRows + r);
+        }
       };
-      const auto load_x = [&](int c) {
-        const int s = c % stages;
-        TensorLoad2(ring + s * kStageBytes + kWBytes, &x_map, full(s), g_begin * 16 + c * kChunk,
-                    t0);
+      const auto load_x = [&](const ChunkWalk& walk, int s) {
+        TensorLoad2(ring + s * kStageBytes + kWBytes, &x_map, full(s), walk.g * 16, t0);
       };
-      const int early = min(stages, chunks);
-      for (int c = 0; c < early; ++c) load_w(c);
+      ChunkWalk w_walk(first_slice, slices, p.K), x_walk = w_walk;
+      int early = 0;
+      for (; early < stages && !w_walk.Done(); ++early, w_walk.Next()) load_w(w_walk, early);
       WaitForEarlierKernels();
-      for (int c = 0; c < early; ++c) load_x(c);
-      for (int c = early; c < chunks; ++c) {
-        BarrierWait(empty(c % stages), (c / stages - 1) & 1);
-        load_w(c);
-        load_x(c);
+      for (int s = 0; s < early; ++s, x_walk.Next()) load_x(x_walk, s);
+      for (RingPlace place; !w_walk.Done(); w_walk.Next(), place.Next(stages)) {
+        BarrierWait(empty(place.stage), place.lap);
+        load_w(w_walk, place.stage);
+        load_x(w_walk, place.stage);
       }
     }
     __syncwarp();
     if (split > 1) {
+      ClusterArrive();
       ClusterWait();
       ClusterArrive();
       ClusterWait();
@@ -130,110 +192,138 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
   float acc[kRegs], sum[kRegs];
 #pragma unroll
   for (int i = 0; i < kRegs; ++i) acc[i] = sum[i] = 0.0f;
-  int slice = first_slice, slice_end = SliceBegin(first_slice + 1, p.K);
-  bool fresh = true, waited = false;
+  RingPlace place;
+  const uint32_t a0 = ring + group * 64 * kRowBytes, b0 = ring + kWBytes;
+  const bool releases = threadIdx.x % 128 == 0;
+  for (int slice = 0; slice < slices; ++slice) {
+    int left = SliceBegin(first_slice + slice + 1, p.K) - SliceBegin(first_slice + slice, p.K);
+    int held = -1, more = 0;  // a stage that is still being multiplied
+    if (left == 0) {
+#pragma unroll
+      for (int i = 0; i < kRegs; ++i) acc[i] = 0.0f;
+    }
+    for (; left > 0; left -= 4) {
+      BarrierWait(full(place.stage), place.lap);
+      const uint64_t a = TileDescriptor(a0 + place.stage * kStageBytes);
+      const uint64_t b = TileDescriptor(b0 + place.stage * kStageBytes);
+      if (left >= 4) {
+        WgmmaFence();
+        Wgmma(acc, a, b, more);
+        Wgmma(acc, a + 2, b + 2, 1);
+        Wgmma(acc, a + 4, b + 4, 1);
+        Wgmma(acc, a + 6, b + 6, 1);
+        WgmmaCommit();
+      } else {
+        for (int kk = 0; kk < left; ++kk) {
+          WgmmaFence();
+          Wgmma(acc, a + 2 * kk, b + 2 * kk, more | kk);
+          WgmmaCommit();
+        }
+      }
+      WgmmaWait<1>();
+      if (releases && held >= 0) BarrierArrive(empty(held));
+      more = 1;
+      held = place.stage;
+      place.Next(stages);
+    }
+    WgmmaWait<0>();
+    if (releases && held >= 0) BarrierArrive(empty(held));
+    // With four CTAs a tile, a CTA's two slices stay apart in `sum` and `acc`.
+    if (split == 1 || slice + 1 < slices) {
+#pragma unroll
+      for (int i = 0; i < kRegs; ++i) sum[i] = slice == 0 ? acc[i] : sum[i] + acc[i];
+    }
+  }
 
   // Row m of the tile and token column of this thread's accumulator element i.
   const int m0 = group * 64 + (warp % 4) * 16 + lane / 4;
-  const auto fold = [&] {
-    if (split == 1) {
-#pragma unroll
-      for (int i = 0; i < kRegs; ++i) sum[i] = slice == 0 ? acc[i] : sum[i] + acc[i];
-      return;
-    }
-    if (!waited) {  // the CTAs of the cluster have all started
-      ClusterWait();
-      waited = true;
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int m = m0 + 8 * half;
-      const uint32_t to = MapShared(
-          SharedAddress(folds + (slice * rows_here + m % rows_here) * kTokens), m / rows_here);
-#pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j)
-        StoreCluster(to + (8 * j + 2 * (lane % 4)) * 4, acc[4 * j + 2 * half],
-                     acc[4 * j + 2 * half + 1]);
-    }
-  };
-
-  int g = g_begin;
-  while (g == slice_end &&
-         slice + 1 < first_slice + slices) {  // a slice without a group: K under 128
-    fold();
-    slice_end = SliceBegin(++slice + 1, p.K);
-  }
-  for (int c = 0; c < chunks; ++c) {
-    const int s = c % stages;
-    BarrierWait(full(s), (c / stages) & 1);
-    const uint64_t a = TileDescriptor(ring + s * kStageBytes + group * 64 * kRowBytes);
-    const uint64_t b = TileDescriptor(ring + s * kStageBytes + kWBytes);
-    WgmmaFence();
-#pragma unroll
-    for (int kk = 0; kk < 4; ++kk) {
-      if (g >= g_end) break;
-      Wgmma(acc, a + 2 * kk, b + 2 * kk, !fresh);
-      fresh = false;
-      ++g;
-      if (g == slice_end) {
-        WgmmaCommit();
-        WgmmaWait<0>();
-        fold();
-        fresh = true;
-        if (++slice < first_slice + slices) slice_end = SliceBegin(slice + 1, p.K);
-        while (slice + 1 < first_slice + slices && g == slice_end) {
-#pragma unroll
-          for (int i = 0; i < kRegs; ++i) acc[i] = 0.0f;
-          fold();
-          slice_end = SliceBegin(++slice + 1, p.K);
-        }
-        WgmmaFence();
-      }
-    }
-    WgmmaCommit();
-    WgmmaWait<0>();
-    if (threadIdx.x % 128 == 0) BarrierArrive(empty(s));
-  }
-
+  WaitForEarlierKernels();
+  const Active<kTokens> active(p, t0);
   if (split == 1) {
-    WaitForEarlierKernels();
     if constexpr (kEpilogue == Epilogue::kGated) {
       const int n = tile * (kRows / 2) + group * 32 + (warp % 4) * 8 + lane / 4;
+      if (n >= p.N / 2) return;
 #pragma unroll
       for (int j = 0; j < kTokens / 8; ++j)
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-          F::Pair(p, n, t0 + 8 * j + 2 * (lane % 4) + i, sum[4 * j + i], sum[4 * j + 2 + i]);
+        for (int i = 0; i < 2; ++i) {
+          const int t = 8 * j + 2 * (lane % 4) + i;
+          if (active(t)) F::Pair(p, n, t0 + t, sum[4 * j + i], sum[4 * j + 2 + i]);
+        }
     } else {
 #pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j)
+      for (int j = 0; j < kTokens / 8; ++j) {
+        float before[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          F::One(p, tile * kRows + m0 + 8 * (i / 2), t0 + 8 * j + 2 * (lane % 4) + i % 2,
-                 sum[4 * j + i]);
+        for (int i = 0; i < 4; ++i) {
+          const int n = tile * kRows + m0 + 8 * (i / 2), t = 8 * j + 2 * (lane % 4) + i % 2;
+          before[i] = F::Before(p, n, t0 + t, n < p.N && active(t));
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int n = tile * kRows + m0 + 8 * (i / 2), t = 8 * j + 2 * (lane % 4) + i % 2;
+          if (n < p.N && active(t)) F::One(p, n, t0 + t, sum[4 * j + i], before[i]);
+        }
+      }
     }
     return;
   }
-  if (!waited) ClusterWait();
-  ClusterArrive();
-  ClusterWait();
-  WaitForEarlierKernels();
-  const auto folded = [&](int m, int t) {
-    float v = folds[m * kTokens + t];
-    for (int s = 1; s < kSlices; ++s) v += folds[(s * rows_here + m) * kTokens + t];
-    return v;
-  };
-  constexpr int kThreads = kWarpgroups * 128;
-  if constexpr (kEpilogue == Epilogue::kGated) {
-    for (int i = threadIdx.x; i < rows_here / 2 * kTokens; i += kThreads) {
-      const int t = i / (rows_here / 2), r = i % (rows_here / 2), m = r / 8 * 16 + r % 8;
-      F::Pair(p, tile * (kRows / 2) + rank * (rows_here / 2) + r, t0 + t, folded(m, t),
-              folded(m + 8, t));
+
+  if constexpr (kSplits<kTokens, kWarpgroups>) {
+    // The folds, [slice, kRows / split, pitch], take the ring's place once every CTA of the cluster
+    // is done with its own.
+    const int rows_here = kRows / split, shift = __ffs(rows_here) - 1;
+    constexpr int kThreads = kWarpgroups * 128;
+    constexpr int kMost = (kRegs + 3) / 4;  // outputs of a thread, four CTAs sharing a tile
+    const auto row_of = [&](int j) { return (threadIdx.x + j * kThreads) & (rows_here - 1); };
+    const auto token_of = [&](int j) {
+      return static_cast<int>(threadIdx.x + j * kThreads) >> shift;
+    };
+    const int n0 = tile * kRows + rank * rows_here;
+    float before[kMost];
+#pragma unroll
+    for (int j = 0; j < kMost; ++j) {
+      const int t = token_of(j), n = n0 + row_of(j);
+      before[j] = F::Before(p, n, t0 + t, t < kTokens && n < p.N && active(t));
     }
-  } else {
-    for (int i = threadIdx.x; i < rows_here * kTokens; i += kThreads) {
-      const int t = i / rows_here, m = i % rows_here;
-      F::One(p, tile * kRows + rank * rows_here + m, t0 + t, folded(m, t));
+    ClusterArrive();
+    ClusterWait();
+    const auto leave = [&](int slice, const float(&values)[kRegs]) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int m = m0 + 8 * half;
+        const uint32_t to =
+            MapShared(ring + (slice * rows_here + m % rows_here) * kFoldPitch<kTokens> * 4,
+                      m / rows_here) +
+            lane % 4 * 8;
+#pragma unroll
+        for (int j = 0; j < kTokens / 8; ++j)
+          StoreCluster(to + 8 * j * 4, values[4 * j + 2 * half], values[4 * j + 2 * half + 1]);
+      }
+    };
+    if (slices == 2) leave(first_slice, sum);
+    leave(first_slice + slices - 1, acc);
+    ClusterArrive();
+    ClusterWait();
+    const float* const folds = reinterpret_cast<const float*>(shared);
+    const auto folded = [&](int m, int t) {
+      float v = folds[m * kFoldPitch<kTokens> + t];
+#pragma unroll
+      for (int s = 1; s < kSlices; ++s) v += folds[(s * rows_here + m) * kFoldPitch<kTokens> + t];
+      return v;
+    };
+    if constexpr (kEpilogue == Epilogue::kGated) {
+      for (int i = threadIdx.x; i < rows_here / 2 * kTokens; i += kThreads) {
+        const int t = i / (rows_here / 2), r = i % (rows_here / 2), m = r / 8 * 16 + r % 8;
+        const int n = tile * (kRows / 2) + rank * (rows_here / 2) + r;
+        if (n < p.N / 2 && active(t)) F::Pair(p, n, t0 + t, folded(m, t), folded(m + 8, t));
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kMost; ++j) {
+        const int t = token_of(j), m = row_of(j), n = n0 + m;
+        if (t < kTokens && n < p.N && active(t)) F::One(p, n, t0 + t, folded(m, t), before[j]);
+      }
     }
   }
 #endif
@@ -244,13 +334,12 @@ void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap
             const CUtensorMap& x_map, bool pdl, cudaStream_t stream) {
   constexpr int kRows = kWarpgroups * 64, kStageBytes = (kRows + kTokens) * kRowBytes;
   const int split = tiling.split;
-  const int fold_bytes = split > 1 ? kSlices * (kRows / split) * kTokens * 4 : 0;
-  // Two CTAs a multiprocessor where that leaves enough stages.
-  const int longest = ((SliceBegin(kSlices, p.K) / split + kSlices + 3) / 4);
-  int stages = (110 * 1024 - fold_bytes) / (kStageBytes + 16);
-  if (stages < 3) stages = (224 * 1024 - fold_bytes) / (kStageBytes + 16);
-  stages = min(stages, max(longest, 1));
-  const int bytes = stages * kStageBytes + fold_bytes + stages * 16;
+  RC_CHECK(split == 1 || (kSplits<kTokens, kWarpgroups>), "no kernel for this tiling");
+  const int fold_bytes = split > 1 ? kSlices * (kRows / split) * kFoldPitch<kTokens> * 4 : 0;
+  const int chunks = kSlices / split * ((SliceBegin(kSlices, p.K) / kSlices + 4) / 4);
+  // A stage is given back when the next one has been asked for: one alone would never be.
+  const int stages = min(max(2, tiling.shared_kib * 1024 / (kStageBytes + 16)), chunks);
+  const int ring_bytes = (max(stages * kStageBytes, fold_bytes) + 15) / 16 * 16;
   const auto kernel = LinearWgmma<kTokens, kWarpgroups, kEpilogue>;
   static const bool raised = [&] {
     RC_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024));
@@ -260,38 +349,72 @@ void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap
   const dim3 grid((p.N + kRows - 1) / kRows * split, (p.rows + kTokens - 1) / kTokens);
   LaunchKernel({.grid = grid,
                 .block = dim3(kWarpgroups * 128 + 32),
-                .shared_bytes = static_cast<size_t>(bytes),
+                .shared_bytes = static_cast<size_t>(ring_bytes + stages * 16),
                 .cluster = split,
                 .pdl = pdl,
                 .stream = stream},
-               kernel, w_map, x_map, p, Shape{stages, split});
+               kernel, w_map, x_map, p, Shape{stages, split, ring_bytes});
 }
 
 template <Epilogue kEpilogue>
 void Dispatch(const LinearParams& p, const LinearTiling& t, const CUtensorMap& w_map,
               const CUtensorMap& x_map, bool pdl, cudaStream_t stream) {
-  if (t.token_tile == 8) return Launch<8, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
-  if (t.token_tile == 16) return Launch<16, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
-  if (t.token_tile == 32) return Launch<32, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
-  if (t.token_tile == 64) return Launch<64, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  const auto is = [&](int tokens, int warpgroups) {
+    return t.token_tile == tokens && t.warpgroups == warpgroups;
+  };
+  if (is(8, 1)) return Launch<8, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(8, 2)) return Launch<8, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(16, 1)) return Launch<16, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(16, 2)) return Launch<16, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(32, 1)) return Launch<32, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(32, 2)) return Launch<32, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(64, 1)) return Launch<64, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(64, 2)) return Launch<64, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(64, 3)) return Launch<64, 3, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(64, 4)) return Launch<64, 4, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(64, 5)) return Launch<64, 5, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  RC_CHECK(t.token_tile == 128 && t.warpgroups == 2, "no kernel for this tiling");
   return Launch<128, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
 }
 
 }  // namespace
 
+// Fitted to measurements on an H200 (tests/bench/README.md). Weights in flight decide. Many tiles:
+// about 72 KiB a CTA, so that three share a multiprocessor; about one a multiprocessor: all its
+// memory; fewer: the slices are spread over a cluster. A CTA of 64 tokens reads as many tokens as
+// 64 rows of weights, so it takes more rows where that keeps its waves full.
 LinearTiling ChooseTiling(int rows, int N, int K, Epilogue epilogue) {
-  LinearTiling t{};
-  t.token_tile = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
-  t.warpgroups = t.token_tile == 128 ? 2 : 1;
-  t.split = 1;
-  // Enough CTAs to keep every multiprocessor's loads in flight; a 128-token tile has no room for
-  // the folds.
+  constexpr int kMultiprocessors = 132;
   const int tiles = (N + 63) / 64;
-  const int most = epilogue == Epilogue::kGated ? 4 : 8;
-  if (t.token_tile < 128)
-    while (t.split < most && tiles * t.split < 264 &&
-           SliceBegin(kSlices, K) / t.split >= 2 * kSlices / 2)
-      t.split *= 2;
+  if (rows > 64) return {128, 2, 1, 110};
+  LinearTiling t{rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64, 1, 1, 72};
+  if (tiles > kMultiprocessors) {
+    if (t.token_tile < 64) return t;
+    int least = 1 << 30;
+    for (int w = 1; w <= 5; ++w) {
+      const int ctas = (tiles + w - 1) / w;
+      const int cost = (ctas + kMultiprocessors - 1) / kMultiprocessors * (w + 1);
+      if (cost < least) {
+        least = cost;
+        t.warpgroups = w;
+      }
+    }
+    t.shared_kib = 200;
+    return t;
+  }
+  if (2 * tiles > kMultiprocessors || K < 512 || (t.token_tile == 64 && tiles >= 64)) {
+    t.shared_kib = 200;
+    return t;
+  }
+  if (4 * tiles > kMultiprocessors && K >= 8192) {
+    t.warpgroups = 2;
+    t.split = 4;
+    t.shared_kib = tiles < 64 ? 200 : 110;
+    return t;
+  }
+  constexpr int kPairs = 224;  // CTAs of 110 KiB in clusters that find room together
+  t.split = 4 * tiles <= kMultiprocessors && epilogue != Epilogue::kGated ? 8 : 4;
+  t.shared_kib = t.split * tiles <= kPairs ? 110 : 72;
   return t;
 }
 

@@ -72,11 +72,6 @@ __device__ __forceinline__ void TensorLoad4(uint32_t shared, const CUtensorMap* 
       : "memory");
 }
 
-__device__ __forceinline__ uint32_t ClusterRank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
 __device__ __forceinline__ void ClusterArrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }

@@ -50,10 +50,14 @@ __global__ void Embed(const RaggedBatch b, const SlotState slots, const bf16* ta
     // The order of the list does not matter: every slice is folded by its place in the sequence.
     for (int s = threadIdx.x; s < b.num_segments; s += blockDim.x) {
       const Resolved r = Resolve(b, slots, b.segment_begin[s + 1] - 1, s);
-      if (r.slot < 0) continue;
+      if (r.slot < 0) {
+        work.segments[s] = make_int2(0, -1);
+        continue;
+      }
       const int slices = r.position / work.slice_tokens + 1;
       const int at = atomicAdd(&total, slices);
-      for (int i = 0; i < slices; ++i) work.items[at + i] = make_int2(s, i);
+      work.segments[s] = make_int2(at, r.position);
+      for (int i = 0; i < slices; ++i) work.items[at + i] = make_int4(s, i, r.slot, r.position);
     }
     __syncthreads();
     if (threadIdx.x == 0) *work.count = total;
@@ -91,23 +95,64 @@ __device__ float SumCta(float v, float* scratch) {
 }
 
 constexpr int kNormThreads = 256;
+constexpr int kNormQuads = 8;  // of four elements a thread, when a row is held in registers
 
+// kWhole: hidden_size is a multiple of 4 and the CTA holds the row.
+template <bool kWhole>
 __global__ void __launch_bounds__(kNormThreads)
     Norm(const float* hidden, const int32_t* rows, int hidden_size, const bf16* norm, float eps,
          bf16* out) {
   __shared__ float scratch[kNormThreads / 32];
   LetDependentsLaunch();
+  uint2 weights[kNormQuads];
+  if (kWhole) {
+#pragma unroll
+    for (int j = 0; j < kNormQuads; ++j) {
+      const int i = 4 * (j * kNormThreads + threadIdx.x);
+      if (i < hidden_size) weights[j] = *reinterpret_cast<const uint2*>(norm + i);
+    }
+  }
   WaitForEarlierKernels();
   const int row = rows == nullptr ? static_cast<int>(blockIdx.x) : rows[blockIdx.x];
   if (row < 0) return;
   const float* in = hidden + static_cast<size_t>(row) * hidden_size;
   bf16* to = out + static_cast<size_t>(blockIdx.x) * hidden_size;
   float squares = 0;
-  for (int i = threadIdx.x; i < hidden_size; i += kNormThreads)
-    squares = __fmaf_rn(in[i], in[i], squares);
-  const float scale = rsqrtf(SumCta(squares, scratch) / hidden_size + eps);
-  for (int i = threadIdx.x; i < hidden_size; i += kNormThreads)
-    to[i] = __float2bfloat16(in[i] * scale * __bfloat162float(norm[i]));
+  if constexpr (!kWhole) {
+    for (int i = threadIdx.x; i < hidden_size; i += kNormThreads)
+      squares = __fmaf_rn(in[i], in[i], squares);
+    const float scale = rsqrtf(SumCta(squares, scratch) / hidden_size + eps);
+    for (int i = threadIdx.x; i < hidden_size; i += kNormThreads)
+      to[i] = __float2bfloat16(in[i] * scale * __bfloat162float(norm[i]));
+  } else {
+    float4 x[kNormQuads];
+#pragma unroll
+    for (int j = 0; j < kNormQuads; ++j) {
+      const int i = 4 * (j * kNormThreads + threadIdx.x);
+      x[j] = i < hidden_size ? *reinterpret_cast<const float4*>(in + i) : make_float4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int j = 0; j < kNormQuads; ++j) {
+      squares = __fmaf_rn(x[j].x, x[j].x, squares);
+      squares = __fmaf_rn(x[j].y, x[j].y, squares);
+      squares = __fmaf_rn(x[j].z, x[j].z, squares);
+      squares = __fmaf_rn(x[j].w, x[j].w, squares);
+    }
+    const float scale = rsqrtf(SumCta(squares, scratch) / hidden_size + eps);
+#pragma unroll
+    for (int j = 0; j < kNormQuads; ++j) {
+      const int i = 4 * (j * kNormThreads + threadIdx.x);
+      if (i >= hidden_size) break;
+      const __nv_bfloat162 w0 = *reinterpret_cast<const __nv_bfloat162*>(&weights[j].x);
+      const __nv_bfloat162 w1 = *reinterpret_cast<const __nv_bfloat162*>(&weights[j].y);
+      const __nv_bfloat162 y0 = __floats2bfloat162_rn(x[j].x * scale * __low2float(w0),
+                                                      x[j].y * scale * __high2float(w0));
+      const __nv_bfloat162 y1 = __floats2bfloat162_rn(x[j].z * scale * __low2float(w1),
+                                                      x[j].w * scale * __high2float(w1));
+      *reinterpret_cast<uint2*>(to + i) = make_uint2(*reinterpret_cast<const uint32_t*>(&y0),
+                                                     *reinterpret_cast<const uint32_t*>(&y1));
+    }
+  }
 }
 
 __global__ void GatherHidden(const float* hidden, const int32_t* rows, int hidden_size,
@@ -121,6 +166,8 @@ __global__ void GatherHidden(const float* hidden, const int32_t* rows, int hidde
         hidden[static_cast<size_t>(row) * hidden_size + i];
 }
 
+constexpr int kRopeWarps = 4;
+
 // One warp a (row, head): q heads, then k heads, then v heads. head_dim at most 256.
 __global__ void Rope(const AttentionInputArgs a, const RaggedBatch b, const SlotState slots,
                      const KvPages kv, const float* qkv) {
@@ -130,7 +177,14 @@ __global__ void Rope(const AttentionInputArgs a, const RaggedBatch b, const Slot
   const int item = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   const int row = item / heads, head = item % heads, d = a.head_dim;
   if (row >= b.num_rows) return;
-  const int position = b.position[row];
+  const int position = b.position[row], slot = b.slot[row];
+  // Asked for beside the position, not after it.
+  __shared__ float held[kRopeWarps][256];
+  float* const in = held[threadIdx.x / 32];
+  const float* from = qkv + (static_cast<size_t>(row) * heads + head) * d;
+#pragma unroll 8
+  for (int i = lane; i < d; i += 32) in[i] = from[i];
+  __syncwarp();
   if (position < 0) {  // q of an inactive row stays finite
     if (head < a.num_heads)
       for (int i = lane; i < d; i += 32)
@@ -138,7 +192,6 @@ __global__ void Rope(const AttentionInputArgs a, const RaggedBatch b, const Slot
             __float2bfloat16(0.0f);
     return;
   }
-  const float* in = qkv + (static_cast<size_t>(row) * heads + head) * d;
   const bool is_q = head < a.num_heads, is_v = head >= a.num_heads + a.num_kv_heads;
   const TensorView& norm = is_q ? a.q_norm : a.k_norm;
   float scale = 1.0f;
@@ -158,8 +211,8 @@ __global__ void Rope(const AttentionInputArgs a, const RaggedBatch b, const Slot
   if (is_q) {
     out = static_cast<bf16*>(a.q) + (static_cast<size_t>(row) * a.num_heads + head) * d;
   } else {
-    const int page = slots.page_table[static_cast<size_t>(b.slot[row]) * slots.max_pages +
-                                      position / kv.page_size];
+    const int page =
+        slots.page_table[static_cast<size_t>(slot) * slots.max_pages + position / kv.page_size];
     const int kv_head = is_v ? head - a.num_heads - a.num_kv_heads : head - a.num_heads;
     const size_t at =
         (((static_cast<size_t>(a.layer) * kv.num_pages + page) * kv.num_kv_heads + kv_head) *
@@ -226,8 +279,10 @@ void LaunchEmbed(const EmbedArgs& a, int page_size, const AttentionWork& work, b
 
 void LaunchNorm(const float* hidden, const int32_t* rows, int count, int hidden_size,
                 const bf16* norm, float eps, bf16* out, bool pdl, cudaStream_t stream) {
+  const bool whole = hidden_size % 4 == 0 && hidden_size <= 4 * kNormQuads * kNormThreads &&
+                     reinterpret_cast<uintptr_t>(norm) % 8 == 0;
   LaunchKernel({.grid = dim3(count), .block = dim3(kNormThreads), .pdl = pdl, .stream = stream},
-               Norm, hidden, rows, hidden_size, norm, eps, out);
+               whole ? Norm<true> : Norm<false>, hidden, rows, hidden_size, norm, eps, out);
 }
 
 void LaunchGatherHidden(const float* hidden, const int32_t* rows, int count, int hidden_size,
@@ -237,10 +292,9 @@ void LaunchGatherHidden(const float* hidden, const int32_t* rows, int count, int
 }
 
 void LaunchRope(const AttentionInputArgs& a, const float* qkv, bool pdl, cudaStream_t stream) {
-  constexpr int kWarps = 4;
   const int items = a.batch->num_rows * (a.num_heads + 2 * a.num_kv_heads);
-  LaunchKernel({.grid = dim3((items + kWarps - 1) / kWarps),
-                .block = dim3(kWarps * 32),
+  LaunchKernel({.grid = dim3((items + kRopeWarps - 1) / kRopeWarps),
+                .block = dim3(kRopeWarps * 32),
                 .pdl = pdl,
                 .stream = stream},
                Rope, a, *a.batch, *a.slots, *a.kv, qkv);

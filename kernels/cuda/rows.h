@@ -8,10 +8,11 @@
 
 namespace rollcast::cuda {
 
-/// Where the decode attention kernel finds its work: (segment, slice of KV) pairs, made once a step
-/// by LaunchEmbed.
+/// Where the decode attention kernels find their work, made once a step by LaunchEmbed. The items
+/// of a segment are neighbours, in order.
 struct AttentionWork {
-  int2* items = nullptr;     // [max items]
+  int4* items = nullptr;     // [max items] segment, slice of KV, slot, position of the last row
+  int2* segments = nullptr;  // [max segments] first item, position of the last row; -1 = inactive
   int32_t* count = nullptr;  // [1]
   int slice_tokens = 0;
 };

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/testing/toy_model.h"
@@ -15,8 +16,17 @@ using testing::GoldenDir;
 using testing::GoldenPrompt;
 using testing::RunAll;
 
-// Of a float32 and of a bfloat16 forward; tests/data/make_golden.py.
-constexpr float kTolerance = 1e-4f, kLowLogitTolerance = 5e-2f, kLowLogProbTolerance = 3e-2f;
+// Of a float32 forward; tests/data/make_golden.py.
+constexpr float kTolerance = 1e-4f;
+// Of a bfloat16 forward (8 bits of mantissa), in parts of the spread of the prompt's reference
+// logits: rounding errors grow with what is rounded, and the spread is 4 to 11 here. The worst seen
+// on an H200 are 0.0145 (llama-f32, whose weights are rounded too) and 0.006.
+constexpr float kLowLogitTolerance = 2e-2f, kLowLogProbTolerance = 1e-2f;
+
+float Spread(const GoldenPrompt& prompt) {
+  const auto [least, most] = std::minmax_element(prompt.logits.begin(), prompt.logits.end());
+  return *most - *least;
+}
 
 class GoldenTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -60,7 +70,8 @@ TEST_P(GoldenTest, TeacherForcedLogits) {
     float worst = 0;
     for (size_t k = 0; k < prompts_[i].logits.size(); ++k)
       worst = std::max(worst, std::abs(completions[i].logits[k] - prompts_[i].logits[k]));
-    EXPECT_LE(worst, testing::LowPrecision(*backend_) ? kLowLogitTolerance : kTolerance)
+    EXPECT_LE(worst, testing::LowPrecision(*backend_) ? kLowLogitTolerance * Spread(prompts_[i])
+                                                      : kTolerance)
         << "prompt " << i;
   }
 }
@@ -77,10 +88,11 @@ TEST_P(GoldenTest, LogProbabilitiesOfTheGreedyTokens) {
     request.score_only = true;
     requests.push_back(std::move(request));
   }
-  const float tolerance = testing::LowPrecision(*backend_) ? kLowLogProbTolerance : kTolerance;
   const std::vector<Completion> completions = RunAll(engine_, std::move(requests));
   for (size_t i = 0; i < prompts_.size(); ++i) {
     const size_t first = prompts_[i].ids.size() - 1;
+    const float tolerance =
+        testing::LowPrecision(*backend_) ? kLowLogProbTolerance * Spread(prompts_[i]) : kTolerance;
     ASSERT_EQ(completions[i].logprob_raw.size(), first + prompts_[i].greedy_logprobs.size());
     for (size_t k = 0; k < prompts_[i].greedy_logprobs.size(); ++k)
       EXPECT_NEAR(completions[i].logprob_raw[first + k], prompts_[i].greedy_logprobs[k], tolerance)
