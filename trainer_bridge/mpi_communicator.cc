@@ -151,7 +151,8 @@ class MpiCommunicator final : public Communicator {
       throw Error(StrCat("a message to rank ", destination, " has ", bytes.size(),
                          " bytes, the limit is ", std::numeric_limits<int>::max()));
     if (broken_.contains(destination)) return;
-    PendingSend& send = sends_.emplace_back(std::move(bytes), destination, MPI_REQUEST_NULL);
+    sends_.push_back(PendingSend{std::move(bytes), destination, MPI_REQUEST_NULL});
+    PendingSend& send = sends_.back();
     if (MPI_Isend(send.bytes.data(), static_cast<int>(send.bytes.size()), MPI_BYTE, destination,
                   kControlTag, MPI_COMM_WORLD, &send.request) != MPI_SUCCESS) {
       // The peer is unreachable: whoever waits for its answer will name it.
