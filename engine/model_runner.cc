@@ -310,37 +310,4 @@ StepResults ModelRunner::Wait() {
   return results;
 }
 
-std::vector<const void*> ModelRunner::CapturedAddresses() const {
-  std::vector<const void*> addresses = {input_block_,
-                                        position_,
-                                        row_slot_,
-                                        results_,
-                                        hidden_out_,
-                                        mailbox_,
-                                        kv_.k,
-                                        kv_.v,
-                                        activations_.hidden,
-                                        activations_.q,
-                                        activations_.attention,
-                                        activations_.mlp,
-                                        slots_.last_token,
-                                        slots_.length,
-                                        slots_.stopped,
-                                        slots_.page_table,
-                                        slots_.history,
-                                        slots_.sampling,
-                                        store_.live(),
-                                        store_.embedding().data,
-                                        store_.final_norm().data,
-                                        store_.head().data};
-  for (int l = 0; l < store_.config().num_layers; ++l) {
-    const LayerWeights& w = store_.layer(l);
-    for (const TensorView& view :
-         {w.input_norm, w.qkv, w.qkv_bias, w.q_norm, w.k_norm, w.o, w.o_bias, w.post_norm,
-          w.gate_up, w.gate_up_bias, w.down, w.down_bias})
-      addresses.push_back(view.data);
-  }
-  return addresses;
-}
-
 }  // namespace rollcast

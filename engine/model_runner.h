@@ -30,8 +30,8 @@ struct StepResults {
   const float* logits = nullptr;          // [samples, vocab]; null unless the batch wants it
 };
 
-/// Owns everything a step touches on the device but the weights, all of it allocated before the
-/// first step. Guarded by the scheduler mutex.
+/// Owns everything a step touches on the device but the weights, all of it but the logits of a
+/// scoring request allocated before the first step. Guarded by the scheduler mutex.
 class ModelRunner {
  public:
   ModelRunner(WeightStore& store, const RunnerLimits& limits);
@@ -43,8 +43,6 @@ class ModelRunner {
 
   int64_t steps() const { return steps_; }
   int64_t graph_replays() const { return graph_replays_; }
-  /// Every device address that a captured graph uses; compared before and after an update in tests.
-  std::vector<const void*> CapturedAddresses() const;
 
  private:
   /// Where the arrays of a batch of given sizes lie in the input block; the same sizes give the

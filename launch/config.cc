@@ -51,7 +51,7 @@ void ListEngine(FieldList& list, EngineConfig& c) {
 }
 
 void ListSampling(FieldList& list, SamplingParams& c) {
-  list.Table("sampling", "how tokens are drawn, unless a prompt says otherwise");
+  list.Table("sampling", "how tokens are drawn");
   list.Add("max_tokens", c.max_tokens, "tokens of a completion at most", AtLeast(1));
   list.Add("min_tokens", c.min_tokens, "nothing stops a completion before this many tokens",
            AtLeast(0));
