@@ -6,7 +6,7 @@
 #include <set>
 #include <type_traits>
 
-#include "engine/float_convert.h"
+#include "kernels/float_convert.h"
 
 namespace rollcast {
 namespace {

@@ -8,10 +8,10 @@
 #include <set>
 #include <string_view>
 
-#include "engine/float_convert.h"
 #include "engine/mapped_file.h"
 #include "engine/rope.h"
 #include "engine/safetensors.h"
+#include "kernels/float_convert.h"
 
 namespace rollcast {
 namespace {

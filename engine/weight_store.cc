@@ -6,9 +6,9 @@
 #include <cstring>
 #include <memory>
 
-#include "engine/float_convert.h"
 #include "engine/random_weights.h"
 #include "engine/safetensors.h"
+#include "kernels/float_convert.h"
 
 namespace rollcast {
 namespace {

@@ -221,6 +221,8 @@ class Event {
   virtual ~Event() = default;
   /// Blocks until all work enqueued before the record has finished. Throws what that work threw.
   virtual void Wait() = 0;
+  /// True when Wait would not block; never blocks.
+  virtual bool Ready() = 0;
 };
 
 /// One device. Ops are enqueued in stream order and read and write device memory only; a CPU

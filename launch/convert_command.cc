@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/float_convert.h"
 #include "engine/gguf.h"
 #include "engine/safetensors.h"
 #include "engine/weight_store.h"
+#include "kernels/float_convert.h"
 #include "launch/byte_level_tokenizer.h"
 #include "launch/model_folder.h"
 #include "launch/toy_model.h"

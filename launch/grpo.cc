@@ -11,8 +11,8 @@
 #include <thread>
 #include <unordered_map>
 
-#include "engine/float_convert.h"
 #include "kernels/check.h"
+#include "kernels/float_convert.h"
 
 namespace rollcast {
 

@@ -5,10 +5,10 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/float_convert.h"
 #include "engine/random_weights.h"
 #include "engine/safetensors.h"
 #include "engine/weight_store.h"
+#include "kernels/float_convert.h"
 #include "launch/byte_level_tokenizer.h"
 #include "launch/model_folder.h"
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/float_convert.h"
 #include "engine/safetensors.h"
+#include "kernels/float_convert.h"
 #include "launch/log.h"
 #include "launch/prompts.h"
 #include "launch/runtime.h"

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "engine/float_convert.h"
+#include "kernels/float_convert.h"
 
 namespace rollcast {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/float_convert.h"
+#include "kernels/float_convert.h"
 #include "trainer_bridge/weight_digest.h"
 
 namespace rollcast {

@@ -1,14 +1,12 @@
 #include "kernels/cpu/cpu_backend.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/host_memory.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -17,9 +15,6 @@
 namespace rollcast {
 
 namespace {
-
-constexpr size_t kAlignment = 256;
-constexpr size_t kHugePage = size_t{2} << 20;
 
 bool HasIsa(const std::string& isa) {
   if (isa == "plain") return true;
@@ -56,11 +51,6 @@ int NumThreads(int threads) {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
-class DoneEvent : public Event {
- public:
-  void Wait() override {}
-};
-
 class StoredStep : public CapturedGraph {
  public:
   explicit StoredStep(std::function<void()> step) : step_(std::move(step)) {}
@@ -80,17 +70,7 @@ class CpuBackend : public Backend {
   DType kv_dtype() const override { return DType::kF32; }
   DType activation_dtype() const override { return DType::kF32; }
 
-  Buffer Allocate(size_t bytes) override {
-    // Weights and KV are read through once a step: huge pages save most of the address look-ups.
-    const size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
-    const size_t rounded = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
-    void* data = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
-    if (data == nullptr) throw Error(StrCat("cpu: no memory for ", bytes, " bytes"));
-#ifdef MADV_HUGEPAGE
-    if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // no harm if refused
-#endif
-    return Buffer(data, bytes, [](void* p, size_t) { std::free(p); });
-  }
+  Buffer Allocate(size_t bytes) override { return AllocateHostMemory(bytes); }
   Buffer AllocateHostVisible(size_t bytes) override { return Allocate(bytes); }
 
   void Upload(void* device, const void* host, size_t bytes) override {
@@ -132,7 +112,7 @@ class CpuBackend : public Backend {
   std::unique_ptr<CapturedGraph> Capture(std::function<void()> step) override {
     return std::make_unique<StoredStep>(std::move(step));
   }
-  std::unique_ptr<Event> Record() override { return std::make_unique<DoneEvent>(); }
+  std::unique_ptr<Event> Record() override { return MakeDoneEvent(); }
   void Synchronize() override {}
 
  private:

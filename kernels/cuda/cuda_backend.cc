@@ -45,6 +45,12 @@ class StreamEvent : public Event {
     RC_CUDA(cudaEventRecord(event_.get(), stream));
   }
   void Wait() override { RC_CUDA(cudaEventSynchronize(event_.get())); }
+  bool Ready() override {
+    const cudaError_t status = cudaEventQuery(event_.get());
+    if (status == cudaErrorNotReady) return false;
+    RC_CUDA(status);
+    return true;
+  }
 
  private:
   CudaEvent event_;

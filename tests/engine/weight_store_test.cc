@@ -6,8 +6,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "engine/float_convert.h"
 #include "engine/safetensors.h"
+#include "kernels/float_convert.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/golden.h"
 #include "tests/testing/memory_backend.h"

@@ -3,10 +3,10 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "engine/float_convert.h"
 #include "engine/mapped_file.h"
 #include "engine/safetensors.h"
 #include "engine/weight_store.h"
+#include "kernels/float_convert.h"
 #include "launch/convert_command.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/gguf_image.h"

@@ -7,8 +7,8 @@
 #include <limits>
 #include <random>
 
-#include "engine/float_convert.h"
 #include "kernels/check.h"
+#include "kernels/float_convert.h"
 
 namespace rollcast {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/float_convert.h"
+#include "kernels/float_convert.h"
 #include "tests/testing/update_ranks.h"
 
 namespace rollcast {

@@ -1,4 +1,4 @@
-#include "engine/float_convert.h"
+#include "kernels/float_convert.h"
 
 #include <bit>
 #include <cmath>

@@ -1,0 +1,31 @@
+#include "kernels/digest.h"
+
+#include <bit>
+#include <cstring>
+
+#include "kernels/check.h"
+
+namespace rollcast {
+
+static_assert(std::endian::native == std::endian::little);
+
+uint64_t DigestSum(const void* data, size_t bytes, size_t offset) {
+  RC_CHECK_EQ(offset % 8, 0u);
+  const auto* at = static_cast<const unsigned char*>(data);
+  const size_t words = bytes / 8;
+  const uint64_t first = offset / 8;
+  uint64_t sum = 0;
+  for (size_t i = 0; i < words; ++i) {
+    uint64_t word;
+    std::memcpy(&word, at + 8 * i, 8);
+    sum += DigestWord(word, first + i);
+  }
+  if (bytes % 8 != 0) {
+    uint64_t word = 0;
+    std::memcpy(&word, at + 8 * words, bytes % 8);
+    sum += DigestWord(word, first + words);
+  }
+  return sum;
+}
+
+}  // namespace rollcast
