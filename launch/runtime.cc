@@ -62,8 +62,7 @@ void World::End(int status) {
 }
 
 void ThrowIfSignalled() {
-  if (const int signal = StopSignal(); signal != 0)
-    throw Error(fmt::format("stopped by {}", SignalName(signal)));
+  if (const int signal = StopSignal(); signal != 0) throw Stopped(signal);
 }
 
 int RunAsRank(const Config& config, Role role,

@@ -40,7 +40,7 @@ class World {
 int RunAsRank(const Config& config, Role role,
               const std::function<int(World& world, const Roles& roles)>& body);
 
-/// Throws Error, naming the signal, when SIGINT or SIGTERM has come.
+/// Throws Stopped when SIGINT or SIGTERM has come.
 void ThrowIfSignalled();
 
 /// Heartbeats and the silence after which a peer is lost, from [sync].
