@@ -43,7 +43,9 @@ void ListEngine(FieldList& list, EngineConfig& c) {
   list.Add("max_context", c.max_context,
            "tokens of one sequence, prompt and completion; 0 = what model and pages allow",
            Between(0, 1 << 30));
-  list.Add("max_queued", c.max_queued, "waiting sequences; more are refused", Between(1, 1 << 30));
+  list.Add("max_queued", c.max_queued,
+           "sequences that wait in the engine; more wait with the rank until there is room",
+           Between(1, 1 << 30));
   list.Add("prefix_cache", c.prefix_cache, "keep the KV of finished prefixes for later prompts");
   list.Add("capture", c.capture, "decode by captured graphs; false = eager");
   list.Add("run_ahead", c.run_ahead, "steps launched before the last one has been read",
@@ -304,16 +306,13 @@ std::string HelpConfig(const Config& defaults) {
   return out;
 }
 
-uint64_t Digest(const Config& config) {
+std::string SharedSettings(const Config& config) {
   Config copy = config;
-  uint64_t hash = 0xcbf29ce484222325ull;
   const FieldList list = ListFields(copy);
-  for (const Field& field : list.fields()) {
-    if (field.per_rank) continue;
-    for (const char c : StrCat(field.key, " = ", ToToml(field.value), "\n"))
-      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  }
-  return hash;
+  std::string text;
+  for (const Field& field : list.fields())
+    if (!field.per_rank) text += StrCat(field.key, " = ", ToToml(field.value), "\n");
+  return text;
 }
 
 }  // namespace rollcast
