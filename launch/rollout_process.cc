@@ -116,6 +116,11 @@ void RunRolloutRank(const Config& config, World& world, const Roles& roles,
     info.manifest_digest = options.ready.manifest_digest;
     info.overwrite = config.rollout.overwrite;
     file = std::make_unique<TrajectoryFile>(config.rollout.output, info);
+    if (!file->locked())
+      LogWarn(
+          fmt::format("{}: its file system has no locks; another job that writes the same file "
+                      "would go unnoticed",
+                      config.rollout.output));
   }
 
   RolloutWorkerOptions worker_options;

@@ -161,6 +161,7 @@ TrajectoryFile::TrajectoryFile(const std::filesystem::path& path, const Trajecto
           {"end", std::string()},
       },
       AllColumns());
+  locked_ = file_->locked();
 }
 
 TrajectoryFile::~TrajectoryFile() {

@@ -53,7 +53,8 @@ class Hdf5File;
 /// refuse. Append of 64 rows of 100 tokens takes well under a millisecond. Used from one thread.
 class TrajectoryFile {
  public:
-  /// Throws Error when `path` cannot be created, or exists and info.overwrite is false.
+  /// Throws Error when `path` cannot be created, exists and info.overwrite is false, or is being
+  /// written by another process.
   TrajectoryFile(const std::filesystem::path& path, const TrajectoryFileInfo& info);
   /// Closes as a failed run, if Close was not called; what goes wrong then goes unsaid.
   ~TrajectoryFile();
@@ -70,6 +71,8 @@ class TrajectoryFile {
   /// The file is complete, and says how the run has ended. A second call does nothing.
   void Close(const RunEnd& end);
 
+  /// False where the file system has no locks, so that a second writer would go unnoticed.
+  bool locked() const { return locked_; }
   /// Appended so far.
   int64_t rows() const;
 
@@ -83,6 +86,7 @@ class TrajectoryFile {
   int64_t PlacePrompt(const Trajectory& trajectory);
 
   std::unique_ptr<Hdf5Appender> file_;  // null once closed
+  bool locked_ = false;
   int64_t closed_rows_ = 0;
   std::unordered_map<uint64_t, SharedPrompt> shared_prompts_;  // by group
 };
