@@ -23,6 +23,9 @@ namespace {
 // To find all ranks: mpirun may still be starting processes on other hosts.
 constexpr auto kRolesDeadline = std::chrono::seconds(120);
 
+// Between the end of a job that fails on one rank and that rank's exit.
+constexpr auto kLastWords = std::chrono::milliseconds(500);
+
 std::string HostName() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
@@ -55,10 +58,17 @@ World::~World() = default;
 
 void World::End(int status) {
   if (session_ == nullptr) return;
-  if (status != 0) communicator_->Abandon();
   communicator_.reset();
-  session_->Finalize(status,
-                     status == 0 ? std::chrono::seconds(10) : std::chrono::milliseconds(1500));
+  session_->Finalize(status);
+}
+
+void World::Leave(int status) {
+  if (size() == 1) return End(status);
+  // The first rank that is gone makes mpirun kill the others; each is to state its own error.
+  if (StopSignal() == 0) std::this_thread::sleep_for(kLastWords);
+  communicator_->Abandon();
+  communicator_.reset();
+  session_->Leave(status);
 }
 
 void ThrowIfSignalled() {
@@ -81,7 +91,7 @@ int RunAsRank(const Config& config, Role role,
     if (!alone) LogError(e.what());
   };
   try {
-    const RankInfo mine{role, ROLLCAST_VERSION, Digest(config), HostName()};
+    const RankInfo mine{role, ROLLCAST_VERSION, SharedSettings(config), HostName()};
     const Roles roles = ExchangeRoles(world.communicator(), mine, Clock::now() + kRolesDeadline);
     try {
       status = body(world, roles);
@@ -92,7 +102,10 @@ int RunAsRank(const Config& config, Role role,
   } catch (const std::exception& e) {
     fail(e);
   }
-  world.End(status);
+  if (failure != nullptr)
+    world.Leave(status);
+  else
+    world.End(status);
   // A process alone fails like any other command.
   if (alone && failure != nullptr) std::rethrow_exception(failure);
   return status;

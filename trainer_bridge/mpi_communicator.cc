@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <list>
@@ -403,6 +404,12 @@ void MpiSession::Finalize(int exit_status, std::chrono::milliseconds limit) {
   changed.notify_all();
   watchdog.join();
   if (code != MPI_SUCCESS) throw MpiError(StrCat("MPI_Finalize failed on rank ", rank_));
+}
+
+void MpiSession::Leave(int status) {
+  RC_CHECK(status != 0);
+  std::fflush(nullptr);
+  std::_Exit(status);
 }
 
 void MpiSession::Abort(int status) {
