@@ -55,6 +55,9 @@ struct TrainerSettings {
   double kl_coef = 0;
   double max_grad_norm = 1;
   double min_reward_gain = 0;
+  std::string save;
+  int save_every = 0;
+  bool save_overwrite = false;
 };
 
 inline ScorerConfig NoScorer() {

@@ -91,6 +91,10 @@ int RunAsRank(const Config& config, Role role,
     if (!alone) LogError(e.what());
   };
   try {
+    if (alone && role == Role::kTrainer)
+      throw Error(
+          "the trainer is alone; start workers beside it: mpirun -np 1 rollcast trainer -c F : "
+          "-np N rollcast worker -c F");
     const RankInfo mine{role, ROLLCAST_VERSION, SharedSettings(config), HostName()};
     const Roles roles = ExchangeRoles(world.communicator(), mine, Clock::now() + kRolesDeadline);
     try {

@@ -31,7 +31,7 @@ TEST(PrepareOutput, RefusesAFileThatAnotherJobIsWriting) {
   const auto path = dir.path() / "out.h5";
   TrajectoryFile file(path, {});
   testing::ExpectError([&] { PrepareOutput(path, true); }, {"out.h5: another job is writing it"});
-  file.Close();
+  file.Close(RunEnd::Completed());
   EXPECT_NO_THROW(PrepareOutput(path, true));
 }
 

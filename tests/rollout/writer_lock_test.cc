@@ -38,7 +38,7 @@ TEST(WriterLock, ASecondWriterIsRefusedAndTheFirstGoesOn) {
   EXPECT_EQ(reader.info().config, "first");
   EXPECT_EQ(reader.ReadUpdates().size(), 1u);
   first->AppendUpdate({});
-  first->Close();
+  first->Close(RunEnd::Completed());
   for (const auto& entry : std::filesystem::directory_iterator(dir.path()))
     EXPECT_EQ(entry.path(), path) << "something is left over";
 }
@@ -46,9 +46,9 @@ TEST(WriterLock, ASecondWriterIsRefusedAndTheFirstGoesOn) {
 TEST(WriterLock, AReaderDoesNotKeepAFileFromBeingReplaced) {
   const testing::TemporaryDir dir;
   const auto path = dir.path() / "out.h5";
-  TrajectoryFile(path, Overwrite("first")).Close();
+  TrajectoryFile(path, Overwrite("first")).Close(RunEnd::Completed());
   const TrajectoryReader reader(path);
-  TrajectoryFile(path, Overwrite("second")).Close();
+  TrajectoryFile(path, Overwrite("second")).Close(RunEnd::Completed());
   EXPECT_EQ(TrajectoryReader(path).info().config, "second");
   EXPECT_EQ(reader.info().config, "first");
 }
@@ -73,7 +73,7 @@ TEST(WriterLock, EndsWithItsProcess) {
   ExpectError([&] { TrajectoryFile(path, Overwrite("early")); }, {"another job is writing it"});
   kill(child, SIGKILL);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  TrajectoryFile(path, Overwrite("late")).Close();
+  TrajectoryFile(path, Overwrite("late")).Close(RunEnd::Completed());
   EXPECT_EQ(TrajectoryReader(path).info().config, "late");
 }
 
