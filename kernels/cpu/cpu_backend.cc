@@ -86,12 +86,13 @@ class CpuBackend : public Backend {
       if (bytes > 0) std::memmove(to, from, bytes);
       return;
     }
-    // One core does not use all of the memory's bandwidth, and an update's pause is such a copy.
+    // An update's pause is such a copy: on all threads, because one core does not use all of the
+    // memory's bandwidth.
     const size_t part = std::max(kCopyPart, (bytes - 1) / cpu::ThreadPool::kMaxParts + 1);
     const int parts = static_cast<int>((bytes - 1) / part + 1);
     context_.pool.ParallelFor(parts, [=](int i, int) {
       const size_t begin = part * static_cast<size_t>(i);
-      std::memcpy(to + begin, from + begin, std::min(part, bytes - begin));
+      StreamCopy(to + begin, from + begin, std::min(part, bytes - begin));
     });
   }
   void Download(void* host, const void* device, size_t bytes) override {
