@@ -97,9 +97,17 @@ Hdf5File Hdf5File::Open(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) throw Error(StrCat(path.string(), ": no such file"));
   const Hdf5Handle access = AccessProperties();
-  Hdf5File file(path, File(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get())));
-  if (file.file_.get() < 0) file.Fail("cannot be opened as an HDF5 file");
-  return file;
+  // The library asks for the file's size and then reads how long it ought to be; when a writer has
+  // appended between the two, it takes the file for truncated.
+  constexpr int kTries = 100;
+  for (int attempt = 1;; ++attempt) {
+    const auto size = std::filesystem::file_size(path, error);
+    Hdf5File file(path, File(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get())));
+    if (file.file_.get() >= 0) return file;
+    if (attempt == kTries || std::filesystem::file_size(path, error) == size)
+      file.Fail("cannot be opened as an HDF5 file");
+    H5Eclear2(H5E_DEFAULT);
+  }
 }
 
 Hdf5File Hdf5File::Create(const std::filesystem::path& path, bool overwrite) {
