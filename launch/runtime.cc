@@ -23,8 +23,11 @@ namespace {
 // To find all ranks: mpirun may still be starting processes on other hosts.
 constexpr auto kRolesDeadline = std::chrono::seconds(120);
 
-// Between the end of a job that fails on one rank and that rank's exit.
-constexpr auto kLastWords = std::chrono::milliseconds(500);
+// Between the end of a job that fails on one rank and that rank's exit. mpirun kills the others
+// when the first one has gone: with SIGTERM, or, where it has sent that already, with SIGKILL at
+// once. Until then the coordinator has to close its file and each rank to state its error. Without
+// an exit mpirun waits 1 s between SIGTERM and SIGKILL.
+constexpr auto kLastWords = std::chrono::milliseconds(700);
 
 std::string HostName() {
   std::array<char, 256> name{};
@@ -64,8 +67,7 @@ void World::End(int status) {
 
 void World::Leave(int status) {
   if (size() == 1) return End(status);
-  // The first rank that is gone makes mpirun kill the others; each is to state its own error.
-  if (StopSignal() == 0) std::this_thread::sleep_for(kLastWords);
+  std::this_thread::sleep_for(kLastWords);
   communicator_->Abandon();
   communicator_.reset();
   session_->Leave(status);
@@ -77,7 +79,7 @@ void ThrowIfSignalled() {
 
 int RunAsRank(const Config& config, Role role,
               const std::function<int(World& world, const Roles& roles)>& body) {
-  CatchSignals();
+  CatchSignals(MpiSession::Launched() ? SecondSignal::kIsIgnored : SecondSignal::kEndsProcess);
   World world;
   const bool alone = world.size() == 1;
   OpenLog(config.log, alone ? "" : fmt::format("{}, rank {}", Name(role), world.rank()));

@@ -31,6 +31,14 @@ TEST(SignalsDeathTest, TheSecondOneEndsTheProcess) {
       testing::KilledBySignal(SIGTERM), "");
 }
 
+TEST(Signals, UnderMpirunFurtherOnesChangeNothing) {
+  CatchSignals(SecondSignal::kIsIgnored);
+  std::raise(SIGINT);
+  for (int i = 0; i < 3; ++i) std::raise(SIGTERM);
+  EXPECT_EQ(StopSignal(), SIGINT);
+  CatchSignals();
+}
+
 TEST(Signals, ABrokenPipeDoesNotEndTheProcess) {
   CatchSignals();
   EXPECT_EQ(std::raise(SIGPIPE), 0);
