@@ -302,6 +302,21 @@ TEST_F(MainJobTest, AShortQueueDoesNotFailTheJob) {
     EXPECT_EQ(row.trajectory.outcome, Outcome::kCompleted) << row.trajectory.message;
 }
 
+TEST_F(MainJobTest, UpdatesThatThrowCompletionsAwayAreWarnedOfOnce) {
+  const std::string abort =
+      "--set trainer.updates=3 --set rollout.overwrite=true "
+      "--set sync.in_flight=abort --set rollout.max_policy_lag=";
+  for (const int lag : {0, 1}) {
+    MpiJob job(Job(abort + std::to_string(lag)), folder_);
+    ASSERT_EQ(job.Wait(120s), 0) << job.err();
+    const std::string what = "sync.in_flight is abort";
+    const size_t at = job.err().find(what);
+    ASSERT_EQ(at != std::string::npos, lag == 1) << job.err();
+    EXPECT_TRUE(lag == 0 || job.err().find(what, at + 1) == std::string::npos) << job.err();
+    EXPECT_NE(job.out().find("aborted"), std::string::npos) << job.out();
+  }
+}
+
 TEST_F(MainJobTest, AKilledScorerIsStartedAgain) {
   const auto script = folder_ / "scorer.py";
   std::ofstream(script) << "import json, sys\n"
