@@ -20,11 +20,9 @@ WireManifest ToWire(const WeightManifest& manifest) {
 EngineUpdateTarget::EngineUpdateTarget(Engine& engine, WeightStore& store)
     : engine_(engine), store_(store), manifest_(ToWire(store.manifest())) {}
 
-bool EngineUpdateTarget::host_memory() const { return store_.backend().name().starts_with("cpu"); }
-
 uint64_t EngineUpdateTarget::Digest(std::span<const uint32_t> indices,
                                     const std::vector<bool>& staged) {
-  RC_CHECK(host_memory(), "checksums of device memory need a device backend's own kernel");
+  RC_CHECK(store_.backend().name().starts_with("cpu"), "checksums of device memory need a device backend's own kernel");
   const bool any_staged = std::find(staged.begin(), staged.end(), true) != staged.end();
   return DigestEntries(manifest_.entries, indices, staged, live(),
                        any_staged ? staging() : nullptr);

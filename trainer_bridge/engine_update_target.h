@@ -15,7 +15,6 @@ class EngineUpdateTarget final : public UpdateTarget {
   const WireManifest& manifest() const override { return manifest_; }
   PolicyVersion version() const override { return engine_.version(); }
   bool torn() const override { return engine_.torn(); }
-  bool host_memory() const override;
   std::byte* live() override { return static_cast<std::byte*>(store_.live()); }
   std::byte* staging() override { return static_cast<std::byte*>(store_.staging()); }
   uint64_t Digest(std::span<const uint32_t> indices, const std::vector<bool>& staged) override;

@@ -85,8 +85,18 @@ class ChainTransport final : public WeightTransport {
 
 }  // namespace
 
+const WeightTransportMaker& FindTransport(std::span<const WeightTransportMaker> makers,
+                                          const std::string& name) {
+  std::string there;
+  for (const WeightTransportMaker& maker : makers) {
+    if (maker.name == name) return maker;
+    there += StrCat(there.empty() ? "" : ", ", maker.name);
+  }
+  throw Error(StrCat("weight transport \"", name, "\": there is ", there));
+}
+
 WeightTransportMaker MessageWeightTransport() {
-  return {"mpi", true, [] { return std::string(); },
+  return {"mpi", [] { return std::string(); },
           [](Communicator& communicator, const std::vector<int>& group, const std::string&) {
             return std::make_unique<ChainTransport>(communicator, group);
           }};

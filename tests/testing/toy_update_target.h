@@ -21,7 +21,6 @@ class ToyUpdateTarget final : public UpdateTarget {
   const WireManifest& manifest() const override { return manifest_; }
   PolicyVersion version() const override;
   bool torn() const override;
-  bool host_memory() const override { return true; }
   std::byte* live() override { return live_.data(); }
   std::byte* staging() override;
   uint64_t Digest(std::span<const uint32_t> indices, const std::vector<bool>& staged) override;
