@@ -1,7 +1,7 @@
 // A rank's side of a weight update.
 #include <algorithm>
-#include <numeric>
 
+#include "kernels/digest.h"
 #include "trainer_bridge/weight_sync.h"
 
 namespace rollcast {
@@ -210,16 +210,15 @@ void WeightReceiver::Verify(double receive_s) {
   UpdateVerified verified;
   verified.update = announce_.update;
   verified.receive_s = receive_s;
-  verified.payload_digest =
-      target_.Digest(announce_.carried, std::vector<bool>(announce_.carried.size(), staged));
-  verified.store_digest = verified.payload_digest;
-  if (announce_.partial) {
-    std::vector<uint32_t> all(target_.manifest().entries.size());
-    std::iota(all.begin(), all.end(), 0u);
-    std::vector<bool> from_staging(all.size(), false);
-    for (const uint32_t i : announce_.carried) from_staging[i] = staged;
-    verified.store_digest = target_.Digest(all, from_staging);
-  }
+  const std::vector<ManifestEntry>& entries = target_.manifest().entries;
+  std::vector<bool> from_staging(entries.size(), false);
+  for (const uint32_t i : announce_.carried) from_staging[i] = staged;
+  const std::vector<uint64_t> sums = target_.DigestSums(from_staging);
+  DigestFold payload, store;
+  for (const uint32_t i : announce_.carried) payload.Add(sums[i], entries[i].bytes);
+  for (size_t i = 0; i < entries.size(); ++i) store.Add(sums[i], entries[i].bytes);
+  verified.payload_digest = payload.value();
+  verified.store_digest = store.value();
   verified.digest_s = SecondsSince(start);
   state_ = State::kVerified;
   // The trainer decides before this, and waits for confirmations until after it.

@@ -350,7 +350,7 @@ SyncReport WeightPublisher::Publish(const UpdateOptions& options,
     return report;
   }
   if (ranks_.empty()) throw Error("no rollout rank is left");
-  update.plan = MakeUpdatePlan(*manifest_, options.partial, options.names, tensors);
+  update.plan = MakeUpdatePlan(*manifest_, options.partial, options.names, tensors, devices_);
   report.bytes = update.plan.bytes;
   report.version = manifest_->version;
 

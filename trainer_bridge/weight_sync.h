@@ -124,6 +124,7 @@ class WeightPublisher {
                                                               // still read buffers of earlier ones
   std::vector<int32_t> transport_group_;
   std::string transport_token_;
+  DeviceSet devices_;  // of the trainer's tensors
   std::optional<WireManifest> manifest_;
   uint64_t next_update_ = 1;
   std::optional<UpdateCommit> last_commit_;  // answers a rank that missed it
@@ -137,12 +138,13 @@ class UpdateTarget {
   virtual const WireManifest& manifest() const = 0;
   virtual PolicyVersion version() const = 0;
   virtual bool torn() const = 0;
+  /// The arenas: memory of the host or of a device.
   virtual std::byte* live() = 0;
   /// Allocated on first use; throws Error when there is too little memory.
   virtual std::byte* staging() = 0;
-  /// XXH3-64 over entries [indices] in order, each taken from staging where `staged[i]`, else from
-  /// live.
-  virtual uint64_t Digest(std::span<const uint32_t> indices, const std::vector<bool>& staged) = 0;
+  /// DigestSum (kernels/digest.h) of every entry of the manifest, taken from staging where
+  /// `staged[i]`, else from live.
+  virtual std::vector<uint64_t> DigestSums(const std::vector<bool>& staged) = 0;
 
   /// Holds back admission and waits until what drains under `policy` has finished, or `deadline`.
   /// Calls `service` meanwhile.

@@ -62,7 +62,8 @@ const WeightTransportMaker& FindTransport(std::span<const WeightTransportMaker> 
 
 /// A pipelined chain over the communicator's bulk channel: trainer -> group[1] -> group[2] -> ...,
 /// each piece passed on as soon as it has arrived, from the trainer's tensors into the ranks'
-/// arenas.
+/// arenas. What lies on a device goes through two pinned buffers on the host: while the wire has
+/// one, the device has the other.
 WeightTransportMaker MessageWeightTransport();
 
 }  // namespace rollcast
