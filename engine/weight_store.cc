@@ -1,13 +1,11 @@
 #include "engine/weight_store.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
-#include <memory>
 
 #include "engine/random_weights.h"
 #include "engine/safetensors.h"
+#include "kernels/digest.h"
 #include "kernels/float_convert.h"
 
 namespace rollcast {
@@ -23,18 +21,19 @@ std::byte* At(const void* arena, size_t offset) {
 
 /// Gives the bytes between tensors a value: parts of a fused bias that the model does not have are
 /// read by the ops, and a copy of the whole arena should read nothing undefined.
-void ZeroGaps(Backend& backend, void* arena, const WeightManifest& manifest) {
+void ZeroGaps(DeviceTransfer& transfer, void* arena, const WeightManifest& manifest) {
   const std::vector<std::byte> zeros(kChunkBytes);
   size_t end = 0;
   const auto zero_until = [&](size_t begin) {
     for (; end < begin; end += std::min(zeros.size(), begin - end))
-      backend.Upload(At(arena, end), zeros.data(), std::min(zeros.size(), begin - end));
+      transfer.Copy(At(arena, end), zeros.data(), std::min(zeros.size(), begin - end));
   };
   for (const ManifestEntry& entry : manifest.entries()) {
     zero_until(entry.offset);
     end = entry.offset + entry.bytes;
   }
   zero_until(manifest.arena_bytes());
+  transfer.Synchronize();
 }
 
 /// Tensors that checkpoints carry although a model does not need them.
@@ -49,8 +48,9 @@ WeightStore::WeightStore(ModelConfig config, Backend& backend)
       backend_(backend),
       manifest_(
           WeightManifest::Make(config_, backend.weight_dtype().value_or(config_.checkpoint_dtype))),
+      transfer_(MakeDeviceTransfer(backend.device())),
       live_(backend.Allocate(manifest_.arena_bytes())) {
-  ZeroGaps(backend_, live_.data(), manifest_);
+  ZeroGaps(*transfer_, live_.data(), manifest_);
   // The matrix or vector that begins with the tensor `first` and has `rows` rows.
   const auto block = [this](const std::string& first, int64_t rows) {
     const ManifestEntry* entry = manifest_.Find(first);
@@ -105,8 +105,8 @@ TensorView WeightStore::Tensor(std::string_view name) const {
 
 void* WeightStore::staging() {
   if (staging_.data() == nullptr) {
-    staging_ = backend_.Allocate(manifest_.arena_bytes());
-    ZeroGaps(backend_, staging_.data(), manifest_);
+    staging_ = transfer_->Allocate(manifest_.arena_bytes());
+    ZeroGaps(*transfer_, staging_.data(), manifest_);
   }
   return staging_.data();
 }
@@ -172,6 +172,7 @@ void WeightStore::LoadCheckpoint(const std::filesystem::path& dir) {
                       converted.data(), n * SizeOf(entry.dtype));
     }
   }
+  backend_.Synchronize();
 }
 
 void WeightStore::FillRandom(uint64_t seed) {
@@ -190,22 +191,17 @@ void WeightStore::FillRandom(uint64_t seed) {
                       stored.size());
     }
   }
+  backend_.Synchronize();
 }
 
 uint64_t WeightStore::Digest(const void* arena) const {
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
-                                                                              XXH3_freeState);
-  RC_CHECK(state != nullptr);
-  XXH3_64bits_reset(state.get());
-  std::vector<std::byte> host;
-  for (const ManifestEntry& entry : manifest_.entries()) {
-    for (size_t begin = 0; begin < entry.bytes; begin += kChunkBytes) {
-      host.resize(std::min(kChunkBytes, entry.bytes - begin));
-      backend_.Download(host.data(), At(arena, entry.offset + begin), host.size());
-      XXH3_64bits_update(state.get(), host.data(), host.size());
-    }
-  }
-  return XXH3_64bits_digest(state.get());
+  std::vector<DeviceRange> ranges;
+  for (const ManifestEntry& entry : manifest_.entries())
+    ranges.push_back({At(arena, entry.offset), entry.bytes});
+  const std::vector<uint64_t> sums = transfer_->DigestSums(ranges);
+  DigestFold fold;
+  for (size_t i = 0; i < ranges.size(); ++i) fold.Add(sums[i], ranges[i].bytes);
+  return fold.value();
 }
 
 }  // namespace rollcast

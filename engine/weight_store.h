@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -12,6 +13,7 @@
 #include "engine/model_config.h"
 #include "engine/policy_version.h"
 #include "kernels/backend.h"
+#include "kernels/device_transfer.h"
 
 namespace rollcast {
 
@@ -88,14 +90,18 @@ class WeightStore {
   TensorView head() const { return head_; }
   TensorView head_bias() const { return head_bias_; }
 
-  /// XXH3-64 over the tensors' bytes in the order of the manifest, alignment gaps left out.
-  /// `arena` is live() or staging().
+  /// The checksum of kernels/digest.h over the tensors in the order of the manifest, alignment gaps
+  /// left out. `arena` is live() or staging(); what writes it has finished.
   uint64_t Digest(const void* arena) const;
+  /// Works on the arenas beside the backend's stream: with it a thread that brings new weights does
+  /// its part while another steps the engine. staging() and Digest use it too.
+  DeviceTransfer& transfer() const { return *transfer_; }
 
  private:
   ModelConfig config_;
   Backend& backend_;
   WeightManifest manifest_;
+  std::unique_ptr<DeviceTransfer> transfer_;
   Buffer live_, staging_;
   std::vector<LayerWeights> layers_;
   TensorView embedding_, final_norm_, head_, head_bias_;

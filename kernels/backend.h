@@ -232,6 +232,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;
+  /// "cpu", "cuda:0": as MakeDeviceTransfer takes it.
+  virtual std::string device() const = 0;
   /// The dtype in which KV pages are kept.
   virtual DType kv_dtype() const = 0;
   /// The dtype of what passes between the ops of a layer, but for the hidden state, which is

@@ -54,6 +54,8 @@ class DeviceTransfer {
 
   virtual std::unique_ptr<Event> Record() = 0;
   virtual void Synchronize() = 0;
+  /// Waits for all work of this process on the device so far, also that of a trainer's own library.
+  virtual void SynchronizeDevice() = 0;
 
   /// A handle by which another DeviceTransfer, also one of another process of this host on this or
   /// another device, can read `memory`. Empty when the memory cannot be shared (not its own

@@ -14,11 +14,11 @@ uint64_t DigestSum(const void* data, size_t bytes, size_t offset) {
   const auto* at = static_cast<const unsigned char*>(data);
   const size_t words = bytes / 8;
   const uint64_t first = offset / 8;
-  uint64_t sum = 0;
-  for (size_t i = 0; i < words; ++i) {
+  uint64_t sum = 0, key = DigestKey(first);
+  for (size_t i = 0; i < words; ++i, key += kDigestStep) {
     uint64_t word;
     std::memcpy(&word, at + 8 * i, 8);
-    sum += DigestWord(word, first + i);
+    sum += DigestMix(word ^ key);
   }
   if (bytes % 8 != 0) {
     uint64_t word = 0;

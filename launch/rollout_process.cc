@@ -150,7 +150,7 @@ void RunRolloutRank(const Config& config, World& world, const Roles& roles,
     ThrowIfSignalled();
     metrics.WriteIfDue(worker);
   };
-  RolloutRank rank(world.communicator(), roles, worker, target, MessageWeightTransport(),
+  RolloutRank rank(world.communicator(), roles, worker, target, {MessageWeightTransport()},
                    std::move(options), std::move(seams));
   LogInfo(fmt::format("ready after {:.1f} s: {}, {} threads, {} KV pages of {} tokens",
                       std::chrono::duration<double>(Clock::now() - begin).count(),

@@ -83,7 +83,8 @@ int RunTrainer(const Config& config) {
     });
     std::exception_ptr end;
     try {
-      client.Serve(world.communicator(), roles, MessageWeightTransport(), ThrowIfSignalled);
+      client.Serve(world.communicator(), roles, {MessageWeightTransport()}, "mpi",
+                   ThrowIfSignalled);
     } catch (const std::exception&) {
       end = std::current_exception();
     }

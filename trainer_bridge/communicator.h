@@ -86,6 +86,9 @@ class Communicator {
                          const Service& service) = 0;
   virtual size_t bulk_piece_bytes() const = 0;
 
+  /// Keeps memory of bulk transfers mapped for as long as the rule above asks for it.
+  void Retain(std::shared_ptr<const void> memory) { retained_.push_back(std::move(memory)); }
+
   /// Gives all unfinished sends up, e.g. before exit beside a dead peer.
   virtual void Abandon() = 0;
 
@@ -94,6 +97,7 @@ class Communicator {
 
  private:
   std::deque<Message> deferred_;
+  std::vector<std::shared_ptr<const void>> retained_;
 };
 
 /// Ranks as threads of one process: element i of the result is rank i. For tests, and with size 1

@@ -1,11 +1,8 @@
 #include "trainer_bridge/engine_update_target.h"
 
-#include <algorithm>
 #include <future>
 #include <utility>
 #include <vector>
-
-#include "trainer_bridge/weight_digest.h"
 
 namespace rollcast {
 
@@ -43,14 +40,14 @@ std::vector<std::pair<size_t, size_t>> Ranges(const std::vector<ManifestEntry>& 
 EngineUpdateTarget::EngineUpdateTarget(Engine& engine, WeightStore& store)
     : engine_(engine), store_(store), manifest_(ToWire(store.manifest())) {}
 
-bool EngineUpdateTarget::host_memory() const { return store_.backend().name().starts_with("cpu"); }
-
-uint64_t EngineUpdateTarget::Digest(std::span<const uint32_t> indices,
-                                    const std::vector<bool>& staged) {
-  RC_CHECK(host_memory(), "checksums of device memory need a device backend's own kernel");
-  const bool any_staged = std::find(staged.begin(), staged.end(), true) != staged.end();
-  return DigestEntries(manifest_.entries, indices, staged, live(),
-                       any_staged ? staging() : nullptr);
+std::vector<uint64_t> EngineUpdateTarget::DigestSums(const std::vector<bool>& staged) {
+  RC_CHECK_EQ(staged.size(), manifest_.entries.size());
+  std::vector<DeviceRange> ranges;
+  for (size_t i = 0; i < staged.size(); ++i) {
+    const ManifestEntry& entry = manifest_.entries[i];
+    ranges.push_back({(staged[i] ? staging() : live()) + entry.offset, entry.bytes});
+  }
+  return store_.transfer().DigestSums(ranges);
 }
 
 void EngineUpdateTarget::Drain(InFlightPolicy policy, Deadline deadline, const Service& service) {

@@ -15,10 +15,9 @@ class EngineUpdateTarget final : public UpdateTarget {
   const WireManifest& manifest() const override { return manifest_; }
   PolicyVersion version() const override { return engine_.version(); }
   bool torn() const override { return engine_.torn(); }
-  bool host_memory() const override;
   std::byte* live() override { return static_cast<std::byte*>(store_.live()); }
   std::byte* staging() override { return static_cast<std::byte*>(store_.staging()); }
-  uint64_t Digest(std::span<const uint32_t> indices, const std::vector<bool>& staged) override;
+  std::vector<uint64_t> DigestSums(const std::vector<bool>& staged) override;
   /// Waits on a thread of its own, so that the bridge thread can go on serving.
   void Drain(InFlightPolicy policy, Deadline deadline, const Service& service) override;
   void ResumeAdmission() override { engine_.ResumeAdmission(); }

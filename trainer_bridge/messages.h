@@ -103,7 +103,7 @@ struct UpdateReady {
 struct UpdateVerified {
   static constexpr MessageType kType = MessageType::kVerified;
   uint64_t update = 0;
-  uint64_t payload_digest = 0;  // XXH3-64 over the carried tensors in manifest order
+  uint64_t payload_digest = 0;  // DigestFold over the carried tensors in manifest order
   uint64_t store_digest = 0;    // over all tensors, as they will be after the commit
   double receive_s = 0, digest_s = 0;
   static void Fields(auto& self, auto&& visit) {

@@ -18,7 +18,7 @@ constexpr auto kFarewell = std::chrono::seconds(1);
 }  // namespace
 
 RolloutRank::RolloutRank(Communicator& communicator, const Roles& roles, RolloutWorker& worker,
-                         UpdateTarget& target, WeightTransportMaker transport,
+                         UpdateTarget& target, std::vector<WeightTransportMaker> transports,
                          RolloutRankOptions options, RolloutRankSeams seams)
     : communicator_(communicator),
       rank_(communicator.rank()),
@@ -28,7 +28,7 @@ RolloutRank::RolloutRank(Communicator& communicator, const Roles& roles, Rollout
       target_(target),
       options_(std::move(options)),
       seams_(std::move(seams)),
-      receiver_(communicator, target, std::move(transport),
+      receiver_(communicator, target, std::move(transports),
                 {.service = [this] { Round(/*in_service=*/true); },
                  .check = nullptr,
                  .on_report = seams_.on_update}),

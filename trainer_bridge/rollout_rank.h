@@ -47,8 +47,8 @@ class RolloutRank {
  public:
   /// All of them outlive the rank.
   RolloutRank(Communicator& communicator, const Roles& roles, RolloutWorker& worker,
-              UpdateTarget& target, WeightTransportMaker transport, RolloutRankOptions options,
-              RolloutRankSeams seams);
+              UpdateTarget& target, std::vector<WeightTransportMaker> transports,
+              RolloutRankOptions options, RolloutRankSeams seams);
   ~RolloutRank();
 
   /// Returns when the job has ended well. Throws what ended it otherwise: Error names the rank at

@@ -50,9 +50,10 @@ TrainerClient::TrainerClient(const TrainerClientOptions& options) : options_(opt
 TrainerClient::~TrainerClient() = default;
 
 void TrainerClient::Serve(Communicator& communicator, const Roles& roles,
-                          WeightTransportMaker transport, std::function<void()> check) {
+                          std::vector<WeightTransportMaker> transports,
+                          const std::string& transport, std::function<void()> check) {
   Bridge* current = nullptr;
-  WeightPublisher publisher(communicator, roles.workers(), std::move(transport),
+  WeightPublisher publisher(communicator, roles.workers(), std::move(transports), transport,
                             [&](Message message) {
                               Dispatch(*current, std::move(message));
                               BeatIfDue(*current);

@@ -58,9 +58,11 @@ class TrainerClient {
   TrainerClient& operator=(const TrainerClient&) = delete;
 
   /// The bridge thread's loop. Returns after Finish. Throws Error when the job fails, with every
-  /// call in progress woken; the caller then tells the coordinator (TellOfFailure). `check` (may be
-  /// null) is called every round and throws to end the job.
-  void Serve(Communicator& communicator, const Roles& roles, WeightTransportMaker transport,
+  /// call in progress woken; the caller then tells the coordinator (TellOfFailure). Updates go by
+  /// the one of `transports` that is named `transport`. `check` (may be null) is called every round
+  /// and throws to end the job.
+  void Serve(Communicator& communicator, const Roles& roles,
+             std::vector<WeightTransportMaker> transports, const std::string& transport,
              std::function<void()> check) RC_EXCLUDES(mutex_);
 
   /// Blocks until every rank has its weights.

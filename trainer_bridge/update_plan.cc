@@ -1,7 +1,6 @@
 #include "trainer_bridge/update_plan.h"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -46,24 +45,73 @@ class NameIndex {
   std::unordered_map<std::string, size_t> places_, aliases_;
 };
 
-constexpr size_t kChunk = 4096;  // elements converted at once
+// Elements converted at once: few enough for the caches, enough to keep a GPU busy.
+size_t PieceElements(const DeviceTransfer& transfer) {
+  return transfer.host_memory() ? size_t{1} << 16 : size_t{1} << 24;
+}
 
-/// Index of the first finite element that `dtype` cannot hold, or -1.
-int64_t FirstOverflow(const NamedTensor& tensor, DType dtype, size_t elements) {
-  if (tensor.dtype == dtype || dtype == DType::kF32 || tensor.dtype == DType::kF16) return -1;
-  const auto* data = static_cast<const std::byte*>(tensor.data);
-  std::vector<std::byte> converted(kChunk * SizeOf(dtype));
-  const auto fits = [&](size_t begin, size_t count) {
-    return ConvertFloats(data + begin * SizeOf(tensor.dtype), tensor.dtype, converted.data(), dtype,
-                         count);
-  };
-  for (size_t begin = 0; begin < elements; begin += kChunk) {
-    const size_t count = std::min(kChunk, elements - begin);
-    if (fits(begin, count)) continue;
-    for (size_t i = begin; i < begin + count; ++i)
-      if (!fits(i, 1)) return static_cast<int64_t>(i);
+/// One tensor of the trainer and what it is to become.
+struct Given {
+  const NamedTensor* tensor;
+  DType dtype;
+  size_t elements;
+  DeviceSet::Device* device;
+
+  bool cast() const { return tensor->dtype != dtype; }
+  bool may_overflow() const {
+    return cast() && dtype != DType::kF32 && tensor->dtype != DType::kF16;
   }
-  return -1;
+  const std::byte* At(size_t element) const {
+    return static_cast<const std::byte*>(tensor->data) + element * SizeOf(tensor->dtype);
+  }
+  /// Calls visit(first element, elements, cast piece in scratch memory).
+  template <class Visitor>
+  void ForEachCastPiece(size_t piece, Visitor visit) const {
+    void* scratch = device->Scratch(piece * SizeOf(dtype));
+    for (size_t begin = 0; begin < elements; begin += piece) {
+      const size_t count = std::min(piece, elements - begin);
+      device->transfer->Cast(At(begin), tensor->dtype, scratch, dtype, static_cast<int64_t>(count));
+      visit(begin, count, scratch);
+    }
+  }
+};
+
+/// Index of the first finite element that the new dtype cannot hold, or -1.
+int64_t FirstOverflow(const Given& given) {
+  DeviceTransfer& transfer = *given.device->transfer;
+  int64_t found = -1;
+  given.ForEachCastPiece(PieceElements(transfer), [&](size_t begin, size_t count, const void*) {
+    if (!transfer.TakeCastOverflow() || found >= 0) return;
+    std::vector<std::byte> values(count * SizeOf(given.tensor->dtype));
+    transfer.Copy(values.data(), given.At(begin), values.size());
+    transfer.Synchronize();
+    std::byte stored[sizeof(float)];
+    for (size_t i = 0; i < count && found < 0; ++i)
+      if (!ConvertFloats(values.data() + i * SizeOf(given.tensor->dtype), given.tensor->dtype,
+                         stored, given.dtype, 1))
+        found = static_cast<int64_t>(begin + i);
+  });
+  return found;
+}
+
+/// All casts of a device are enqueued before its answer is waited for; only when there is an
+/// overflow are they done again, one by one, to find it.
+void CheckRange(const std::vector<Given>& tensors, DeviceSet& devices) {
+  for (const Given& given : tensors)
+    if (given.may_overflow())
+      given.ForEachCastPiece(PieceElements(*given.device->transfer),
+                             [](size_t, size_t, const void*) {});
+  bool overflow = false;
+  for (auto& [name, device] : devices) overflow |= device.transfer->TakeCastOverflow();
+  if (!overflow) return;
+  for (const Given& given : tensors) {
+    const int64_t element = given.may_overflow() ? FirstOverflow(given) : -1;
+    if (element >= 0)
+      throw Error(StrCat("tensor ", given.tensor->name, ": element ", element, " of ",
+                         Name(given.tensor->dtype), " is beyond the range of the model's ",
+                         Name(given.dtype)));
+  }
+  throw Error("a tensor changes while it is being published: a value was out of range");
 }
 
 void CheckTensor(const NamedTensor& tensor, const ManifestEntry& entry) {
@@ -77,58 +125,64 @@ void CheckTensor(const NamedTensor& tensor, const ManifestEntry& entry) {
   const auto elements = static_cast<size_t>(entry.shape.NumElements());
   if (tensor.data == nullptr && elements > 0)
     throw Error(StrCat("tensor ", tensor.name, ": no data"));
-  const int64_t overflow = FirstOverflow(tensor, entry.dtype, elements);
-  if (overflow >= 0)
-    throw Error(StrCat("tensor ", tensor.name, ": element ", overflow, " of ", Name(tensor.dtype),
-                       " is beyond the range of the model's ", Name(entry.dtype)));
 }
 
-/// Equal after the cast to the entry's dtype, bit for bit.
-bool SameWeights(const NamedTensor& a, const NamedTensor& b, const ManifestEntry& entry) {
-  if (a.dtype == b.dtype && a.data == b.data) return true;
-  const auto elements = static_cast<size_t>(entry.shape.NumElements());
-  std::vector<std::byte> left(kChunk * SizeOf(entry.dtype)), right(left.size());
-  const auto take = [&](const NamedTensor& from, size_t begin, size_t count,
-                        std::vector<std::byte>& to) {
-    const auto* data = static_cast<const std::byte*>(from.data) + begin * SizeOf(from.dtype);
-    if (from.dtype == entry.dtype)
-      std::memcpy(to.data(), data, count * SizeOf(entry.dtype));
-    else  // CheckTensor has seen that it fits
-      RC_CHECK(ConvertFloats(data, from.dtype, to.data(), entry.dtype, count));
-  };
-  for (size_t begin = 0; begin < elements; begin += kChunk) {
-    const size_t count = std::min(kChunk, elements - begin);
-    take(a, begin, count, left);
-    take(b, begin, count, right);
-    if (std::memcmp(left.data(), right.data(), count * SizeOf(entry.dtype)) != 0) return false;
+/// DigestSum of each piece after the cast. Pieces are the same on every device.
+std::vector<uint64_t> PieceSums(const Given& given) {
+  constexpr size_t kPiece = size_t{1} << 22;
+  DeviceTransfer& transfer = *given.device->transfer;
+  std::vector<uint64_t> sums;
+  if (given.cast()) {
+    given.ForEachCastPiece(kPiece, [&](size_t, size_t count, const void* cast) {
+      const DeviceRange range{cast, count * SizeOf(given.dtype)};
+      sums.push_back(transfer.DigestSums({&range, 1}).front());
+    });
+    return sums;
   }
-  return true;
+  std::vector<DeviceRange> ranges;
+  for (size_t begin = 0; begin < given.elements; begin += kPiece)
+    ranges.push_back(
+        {given.At(begin), std::min(kPiece, given.elements - begin) * SizeOf(given.dtype)});
+  return transfer.DigestSums(ranges);
+}
+
+/// Equal after the cast.
+bool SameWeights(const Given& a, const Given& b) {
+  if (a.tensor->dtype == b.tensor->dtype && a.tensor->data == b.tensor->data) return true;
+  return PieceSums(a) == PieceSums(b);
 }
 
 }  // namespace
 
 UpdatePlan MakeUpdatePlan(const WireManifest& manifest, bool partial,
-                          std::span<const std::string> names,
-                          std::span<const NamedTensor> tensors) {
+                          std::span<const std::string> names, std::span<const NamedTensor> tensors,
+                          DeviceSet& devices) {
   if (!partial && !names.empty())
     throw Error("a list of tensor names belongs to a partial update; this one is whole");
   const NameIndex index(manifest);
   const size_t count = manifest.entries.size();
-  std::vector<const NamedTensor*> given(count, nullptr);    // under the entry's own name
-  std::vector<const NamedTensor*> aliased(count, nullptr);  // under an alias
+  std::vector<const Given*> given(count, nullptr);    // under the entry's own name
+  std::vector<const Given*> aliased(count, nullptr);  // under an alias
   std::unordered_set<std::string> seen;
+  std::vector<Given> all;
+  all.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors) {
     const NameIndex::Place place = index.Find(tensor.name);
     if (!seen.insert(tensor.name).second)
       throw Error(StrCat("tensor ", tensor.name, ": given twice"));
-    CheckTensor(tensor, manifest.entries[place.entry]);
-    (place.alias ? aliased : given)[place.entry] = &tensor;
+    const ManifestEntry& entry = manifest.entries[place.entry];
+    CheckTensor(tensor, entry);
+    all.push_back({&tensor, entry.dtype, static_cast<size_t>(entry.shape.NumElements()),
+                   &devices.Of(tensor.data)});
+    (place.alias ? aliased : given)[place.entry] = &all.back();
   }
+  for (auto& [name, device] : devices) device.transfer->SynchronizeDevice();
+  CheckRange(all, devices);
   for (size_t i = 0; i < count; ++i) {
     if (aliased[i] == nullptr) continue;
-    if (given[i] != nullptr && !SameWeights(*given[i], *aliased[i], manifest.entries[i]))
-      throw Error(StrCat("tensor ", aliased[i]->name, ": differs from ", given[i]->name,
-                         ", but the model ties the two"));
+    if (given[i] != nullptr && !SameWeights(*given[i], *aliased[i]))
+      throw Error(StrCat("tensor ", aliased[i]->tensor->name, ": differs from ",
+                         given[i]->tensor->name, ", but the model ties the two"));
     if (given[i] == nullptr) given[i] = aliased[i];
   }
 
@@ -146,11 +200,12 @@ UpdatePlan MakeUpdatePlan(const WireManifest& manifest, bool partial,
       throw Error(StrCat("tensor ", entry.name, ": missing from a ",
                          partial ? "partial update that names it" : "whole update"));
     if (!wanted[i] && given[i] != nullptr)
-      throw Error(StrCat("tensor ", given[i]->name, ": the partial update does not name it"));
+      throw Error(
+          StrCat("tensor ", given[i]->tensor->name, ": the partial update does not name it"));
     if (!wanted[i]) continue;
     plan.carried.push_back(static_cast<uint32_t>(i));
     plan.sources.push_back(
-        {given[i]->data, given[i]->dtype, entry.dtype, entry.shape.NumElements()});
+        {given[i]->tensor->data, given[i]->tensor->dtype, entry.dtype, entry.shape.NumElements()});
     plan.bytes += static_cast<int64_t>(entry.bytes);
   }
   if (plan.carried.empty()) throw Error("a partial update that carries no tensor");

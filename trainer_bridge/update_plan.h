@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "kernels/tensor.h"
+#include "trainer_bridge/device_set.h"
 #include "trainer_bridge/messages.h"
 #include "trainer_bridge/weight_transport.h"
 
 namespace rollcast {
 
-/// A tensor of the trainer under its Hugging Face name, whole, contiguous and row-major. Host
-/// memory with the message transport.
+/// A tensor of the trainer under its Hugging Face name, whole, contiguous and row-major, in the
+/// memory of the host or of a device.
 struct NamedTensor {
   std::string name;
   DType dtype = DType::kF32;
@@ -31,8 +32,10 @@ struct UpdatePlan {
 /// these tensors must be given; empty = whatever is given. An alias (lm_head.weight of a tied
 /// model) stands for its target; when both are given they must be equal. Throws Error naming the
 /// tensor: unknown, missing, twice, wrong shape or dtype, null data, a finite value that its new
-/// dtype cannot hold.
+/// dtype cannot hold. Waits for the work of this process on the devices that the tensors lie on, so
+/// that they are complete, and leaves these devices in `devices`.
 UpdatePlan MakeUpdatePlan(const WireManifest& manifest, bool partial,
-                          std::span<const std::string> names, std::span<const NamedTensor> tensors);
+                          std::span<const std::string> names, std::span<const NamedTensor> tensors,
+                          DeviceSet& devices);
 
 }  // namespace rollcast

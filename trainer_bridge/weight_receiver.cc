@@ -1,7 +1,7 @@
 // A rank's side of a weight update.
 #include <algorithm>
-#include <numeric>
 
+#include "kernels/digest.h"
 #include "trainer_bridge/weight_sync.h"
 
 namespace rollcast {
@@ -22,10 +22,10 @@ Clock::duration AsClock(double seconds) {
 }  // namespace
 
 WeightReceiver::WeightReceiver(Communicator& communicator, UpdateTarget& target,
-                               WeightTransportMaker transport, Callbacks callbacks)
+                               std::vector<WeightTransportMaker> transports, Callbacks callbacks)
     : communicator_(communicator),
       target_(target),
-      transport_maker_(std::move(transport)),
+      transport_makers_(std::move(transports)),
       callbacks_(std::move(callbacks)) {
   RC_CHECK(callbacks_.service != nullptr);
 }
@@ -80,13 +80,14 @@ std::string WeightReceiver::ReasonAgainst(int source, const UpdateAnnounce& anno
                   target_.version());
   if (announce.partial && target_.torn())
     return "the weights are torn by a failed in_place update; only a whole update repairs them";
-  if (announce.transport != transport_maker_.name)
-    return StrCat("transport ", announce.transport, ": this rank has ", transport_maker_.name);
+  try {
+    FindTransport(transport_makers_, announce.transport);
+  } catch (const Error& error) {
+    return error.what();
+  }
   if (announce.group.empty() || announce.group.front() != source ||
       std::count(announce.group.begin(), announce.group.end(), communicator_.rank()) != 1)
     return "this rank is not in the update's group";
-  if (transport_maker_.needs_host_memory && !target_.host_memory())
-    return StrCat("transport ", transport_maker_.name, " needs weights in host memory");
   if (announce.mode == UpdateMode::kStaged) {
     try {
       target_.staging();
@@ -177,9 +178,10 @@ void WeightReceiver::Drain(Deadline limit) {
 
 void WeightReceiver::Receive() {
   const bool staged = announce_.mode == UpdateMode::kStaged;
-  if (transport_ == nullptr || transport_->broken() || transport_group_ != announce_.group ||
-      transport_token_ != announce_.transport_token) {
-    transport_ = transport_maker_.make(communicator_, announce_.group, announce_.transport_token);
+  if (transport_ == nullptr || transport_->broken() || transport_->name() != announce_.transport ||
+      transport_group_ != announce_.group || transport_token_ != announce_.transport_token) {
+    transport_ = FindTransport(transport_makers_, announce_.transport)
+                     .make(communicator_, announce_.group, announce_.transport_token);
     transport_group_ = announce_.group;
     transport_token_ = announce_.transport_token;
   }
@@ -208,16 +210,15 @@ void WeightReceiver::Verify(double receive_s) {
   UpdateVerified verified;
   verified.update = announce_.update;
   verified.receive_s = receive_s;
-  verified.payload_digest =
-      target_.Digest(announce_.carried, std::vector<bool>(announce_.carried.size(), staged));
-  verified.store_digest = verified.payload_digest;
-  if (announce_.partial) {
-    std::vector<uint32_t> all(target_.manifest().entries.size());
-    std::iota(all.begin(), all.end(), 0u);
-    std::vector<bool> from_staging(all.size(), false);
-    for (const uint32_t i : announce_.carried) from_staging[i] = staged;
-    verified.store_digest = target_.Digest(all, from_staging);
-  }
+  const std::vector<ManifestEntry>& entries = target_.manifest().entries;
+  std::vector<bool> from_staging(entries.size(), false);
+  for (const uint32_t i : announce_.carried) from_staging[i] = staged;
+  const std::vector<uint64_t> sums = target_.DigestSums(from_staging);
+  DigestFold payload, store;
+  for (const uint32_t i : announce_.carried) payload.Add(sums[i], entries[i].bytes);
+  for (size_t i = 0; i < entries.size(); ++i) store.Add(sums[i], entries[i].bytes);
+  verified.payload_digest = payload.value();
+  verified.store_digest = store.value();
   verified.digest_s = SecondsSince(start);
   state_ = State::kVerified;
   // The trainer decides before this, and waits for confirmations until after it.

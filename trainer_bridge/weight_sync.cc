@@ -68,16 +68,23 @@ struct WeightPublisher::Update {
 };
 
 WeightPublisher::WeightPublisher(Communicator& communicator, std::vector<int> ranks,
-                                 WeightTransportMaker transport,
+                                 std::vector<WeightTransportMaker> transports,
+                                 const std::string& transport,
                                  std::function<void(Message)> on_other)
     : communicator_(communicator),
       ranks_(std::move(ranks)),
-      transport_maker_(std::move(transport)),
+      transport_makers_(std::move(transports)),
+      transport_maker_(&FindTransport(transport_makers_, transport)),
       on_other_(std::move(on_other)) {
   RC_CHECK(on_other_ != nullptr);
 }
 
 WeightPublisher::~WeightPublisher() = default;
+
+void WeightPublisher::UseTransport(const std::string& name) {
+  transport_maker_ = &FindTransport(transport_makers_, name);
+  transport_group_.clear();  // the next update makes its transport anew
+}
 
 void WeightPublisher::LeaveBehind(int rank) { std::erase(ranks_, rank); }
 
@@ -232,7 +239,8 @@ void WeightPublisher::Transfer(Update& update) {
         StrCat("begin: ", ListRanks(missing), " not ready within ", update.decide_s(), " s")};
   if (transports_.empty() || transport_group_ != update.announce.group) {
     transport_group_ = update.announce.group;
-    transports_.push_back(transport_maker_.make(communicator_, transport_group_, transport_token_));
+    transports_.push_back(
+        transport_maker_->make(communicator_, transport_group_, transport_token_));
   }
   const Service serve = [&] {
     WaitForAll(update, Clock::now(), [](const RankState&) { return true; });
@@ -331,7 +339,7 @@ SyncReport WeightPublisher::Publish(const UpdateOptions& options,
   update.end = start + AsClock(options.deadline);
   SyncReport& report = update.report;
   report.mode = Name(options.mode);
-  report.transport = transport_maker_.name;
+  report.transport = transport_maker_->name;
 
   try {
     Manifest(update.decide_by);
@@ -342,7 +350,7 @@ SyncReport WeightPublisher::Publish(const UpdateOptions& options,
     return report;
   }
   if (ranks_.empty()) throw Error("no rollout rank is left");
-  update.plan = MakeUpdatePlan(*manifest_, options.partial, options.names, tensors);
+  update.plan = MakeUpdatePlan(*manifest_, options.partial, options.names, tensors, devices_);
   report.bytes = update.plan.bytes;
   report.version = manifest_->version;
 
@@ -354,12 +362,12 @@ SyncReport WeightPublisher::Publish(const UpdateOptions& options,
   announce.partial = options.partial;
   announce.manifest_digest = manifest_->digest;
   announce.carried = update.plan.carried;
-  announce.transport = transport_maker_.name;
+  announce.transport = transport_maker_->name;
   announce.group.push_back(communicator_.rank());
   announce.group.insert(announce.group.end(), ranks_.begin(), ranks_.end());
   if (transports_.empty() || transports_.back()->broken() || transport_group_ != announce.group) {
     transport_group_.clear();
-    transport_token_ = transport_maker_.make_token();
+    transport_token_ = transport_maker_->make_token();
   }
   announce.transport_token = transport_token_;
   announce.remaining_s = Seconds(update.end - Clock::now());

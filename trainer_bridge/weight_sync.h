@@ -63,10 +63,13 @@ struct UpdateOptions {
 /// The trainer's side. Bridge thread only.
 class WeightPublisher {
  public:
-  /// `ranks`: the rollout ranks, in the order of the chain. `on_other` gets every control message
-  /// that arrives during a call and is not of a weight update; it may send, but not publish.
+  /// `ranks`: the rollout ranks, in the order of the chain. `transport`: the name of the one of
+  /// `transports` that updates go by. `on_other` gets every control message that arrives during a
+  /// call and is not of a weight update; it may send, but not publish. Throws Error when there is
+  /// no such transport.
   WeightPublisher(Communicator& communicator, std::vector<int> ranks,
-                  WeightTransportMaker transport, std::function<void(Message)> on_other);
+                  std::vector<WeightTransportMaker> transports, const std::string& transport,
+                  std::function<void(Message)> on_other);
   ~WeightPublisher();
 
   /// The ranks' manifest; asks the first rank on the first call. Throws PeerLost at `deadline`.
@@ -86,6 +89,10 @@ class WeightPublisher {
 
   /// Ranks that did not answer in the last Publish, ascending.
   const std::vector<int>& late() const { return late_; }
+  /// Later updates go by the transport of this name. Throws Error when there is none.
+  void UseTransport(const std::string& name);
+  const std::string& transport() const { return transport_maker_->name; }
+
   /// Later updates go without `rank`. It must not come back.
   void LeaveBehind(int rank);
   const std::vector<int>& ranks() const { return ranks_; }
@@ -110,12 +117,14 @@ class WeightPublisher {
 
   Communicator& communicator_;
   std::vector<int> ranks_;
-  WeightTransportMaker transport_maker_;
+  const std::vector<WeightTransportMaker> transport_makers_;
+  const WeightTransportMaker* transport_maker_;  // the one of them in use
   std::function<void(Message)> on_other_;
   std::vector<std::unique_ptr<WeightTransport>> transports_;  // the last is in use; a late rank may
                                                               // still read buffers of earlier ones
   std::vector<int32_t> transport_group_;
   std::string transport_token_;
+  DeviceSet devices_;  // of the trainer's tensors
   std::optional<WireManifest> manifest_;
   uint64_t next_update_ = 1;
   std::optional<UpdateCommit> last_commit_;  // answers a rank that missed it
@@ -129,14 +138,13 @@ class UpdateTarget {
   virtual const WireManifest& manifest() const = 0;
   virtual PolicyVersion version() const = 0;
   virtual bool torn() const = 0;
-  /// True when live() and staging() are host memory.
-  virtual bool host_memory() const = 0;
+  /// The arenas: memory of the host or of a device.
   virtual std::byte* live() = 0;
   /// Allocated on first use; throws Error when there is too little memory.
   virtual std::byte* staging() = 0;
-  /// XXH3-64 over entries [indices] in order, each taken from staging where `staged[i]`, else from
-  /// live.
-  virtual uint64_t Digest(std::span<const uint32_t> indices, const std::vector<bool>& staged) = 0;
+  /// DigestSum (kernels/digest.h) of every entry of the manifest, taken from staging where
+  /// `staged[i]`, else from live.
+  virtual std::vector<uint64_t> DigestSums(const std::vector<bool>& staged) = 0;
 
   /// Holds back admission and waits until what drains under `policy` has finished, or `deadline`.
   /// Calls `service` meanwhile.
@@ -172,8 +180,9 @@ class WeightReceiver {
     std::function<void(const SyncReport&)> on_report;
   };
 
-  WeightReceiver(Communicator& communicator, UpdateTarget& target, WeightTransportMaker transport,
-                 Callbacks callbacks);
+  /// The announcement of an update names the one of `transports` that it goes by.
+  WeightReceiver(Communicator& communicator, UpdateTarget& target,
+                 std::vector<WeightTransportMaker> transports, Callbacks callbacks);
   ~WeightReceiver();
 
   /// False when `message` is not of a weight update. Runs a whole transfer inside (calling
@@ -203,7 +212,7 @@ class WeightReceiver {
 
   Communicator& communicator_;
   UpdateTarget& target_;
-  WeightTransportMaker transport_maker_;
+  const std::vector<WeightTransportMaker> transport_makers_;
   Callbacks callbacks_;
   std::unique_ptr<WeightTransport> transport_;
   std::vector<int32_t> transport_group_;

@@ -32,30 +32,38 @@ class WeightTransport {
   /// True when a failed transfer has left it unusable; a new one is made for the next update.
   virtual bool broken() const = 0;
 
-  /// group[0]: sends `tensors` in order. Returns the XXH3-64 of the bytes sent. `transfer` grows
-  /// from update to update. Throws PeerLost at `deadline`; Communicator::SendBulk says what holds
+  /// group[0]: sends `tensors` in order. Returns the checksum of what was sent: DigestFold
+  /// (kernels/digest.h) over the tensors in their wire dtypes. `transfer` grows from update to
+  /// update. Throws PeerLost at `deadline`; Communicator::SendBulk says what holds
   /// for the tensors' memory then.
   virtual uint64_t Send(uint64_t transfer, std::span<const SourceTensor> tensors, Deadline deadline,
                         const Service& service) = 0;
-  /// The other ranks: fills `spans`, one a tensor, in the same order.
+  /// The other ranks: fills `spans`, one a tensor, in the same order, all of one device's memory.
+  /// When it returns the bytes are there for every stream of the device.
   virtual void Receive(uint64_t transfer, std::span<const MutableBytes> spans, Deadline deadline,
                        const Service& service) = 0;
 };
 
-/// `group`: the trainer, then the ranks. `token` is what the trainer's side made with MakeToken
-/// (an NCCL unique id, say); it reaches the ranks with the announcement.
+/// One kind of transport that a rank or a trainer has. `group`: the trainer, then the ranks.
+/// `token` is what the trainer's side made with make_token (an NCCL unique id, say); it reaches the
+/// ranks with the announcement. A trainer's tensors and a rank's weights may be memory of any
+/// device that DeviceOfMemory knows.
 struct WeightTransportMaker {
-  std::string name;
-  bool needs_host_memory = true;  // what is received into must be host memory
+  std::string name;  // what WeightTransport::name() of those made returns
   std::function<std::string()> make_token;
   std::function<std::unique_ptr<WeightTransport>(
       Communicator& communicator, const std::vector<int>& group, const std::string& token)>
       make;
 };
 
+/// The one of `makers` with this name. Throws Error, saying which there are.
+const WeightTransportMaker& FindTransport(std::span<const WeightTransportMaker> makers,
+                                          const std::string& name);
+
 /// A pipelined chain over the communicator's bulk channel: trainer -> group[1] -> group[2] -> ...,
 /// each piece passed on as soon as it has arrived, from the trainer's tensors into the ranks'
-/// arenas.
+/// arenas. What lies on a device goes through two pinned buffers on the host: while the wire has
+/// one, the device has the other.
 WeightTransportMaker MessageWeightTransport();
 
 }  // namespace rollcast

@@ -69,6 +69,7 @@ class CpuBackend : public Backend {
   std::string name() const override {
     return StrCat("cpu (", context_.isa.name, ", ", context_.pool.num_threads(), " threads)");
   }
+  std::string device() const override { return "cpu"; }
   DType kv_dtype() const override { return DType::kF32; }
   DType activation_dtype() const override { return DType::kF32; }
 

@@ -1,13 +1,12 @@
 #include "kernels/cpu/cpu_transfer.h"
 
-#include <unistd.h>
-
 #include <cstring>
 #include <utility>
 
 #include "kernels/cpu/host_memory.h"
 #include "kernels/digest.h"
 #include "kernels/float_convert.h"
+#include "kernels/process_key.h"
 
 namespace rollcast {
 namespace {
@@ -15,7 +14,7 @@ namespace {
 // A handle of host memory: good within the process that made it.
 struct HostHandle {
   char kind[4];  // "host"
-  pid_t process;
+  ProcessKey process;
   const void* memory;
 };
 
@@ -45,11 +44,12 @@ class CpuTransfer final : public DeviceTransfer {
 
   std::unique_ptr<Event> Record() override { return MakeDoneEvent(); }
   void Synchronize() override {}
+  void SynchronizeDevice() override {}
 
   std::string Share(const void* memory) override {
     HostHandle handle{};
     std::memcpy(handle.kind, "host", 4);
-    handle.process = getpid();
+    handle.process = ProcessKey::Mine();
     handle.memory = memory;
     return std::string(reinterpret_cast<const char*>(&handle), sizeof handle);
   }
@@ -58,8 +58,8 @@ class CpuTransfer final : public DeviceTransfer {
     if (bytes.size() != sizeof handle || bytes.compare(0, 4, "host") != 0)
       throw Error("a handle of shared memory is not one of host memory");
     std::memcpy(&handle, bytes.data(), sizeof handle);
-    if (handle.process != getpid())
-      throw Error(StrCat("host memory of process ", handle.process,
+    if (handle.process != ProcessKey::Mine())
+      throw Error(StrCat("host memory of process ", handle.process.process,
                          " cannot be reached from another process"));
     return Buffer(const_cast<void*>(handle.memory), 0, nullptr);
   }

@@ -1,11 +1,11 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_raii.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/pinned_ring.h"
@@ -39,23 +39,6 @@ class CudaGraph : public CapturedGraph {
   cudaStream_t stream_;
 };
 
-class StreamEvent : public Event {
- public:
-  explicit StreamEvent(cudaStream_t stream) : event_(MakeEvent()) {
-    RC_CUDA(cudaEventRecord(event_.get(), stream));
-  }
-  void Wait() override { RC_CUDA(cudaEventSynchronize(event_.get())); }
-  bool Ready() override {
-    const cudaError_t status = cudaEventQuery(event_.get());
-    if (status == cudaErrorNotReady) return false;
-    RC_CUDA(status);
-    return true;
-  }
-
- private:
-  CudaEvent event_;
-};
-
 class CudaBackend : public Backend {
  public:
   explicit CudaBackend(int device) : device_(device) {
@@ -73,30 +56,15 @@ class CudaBackend : public Backend {
   std::string name() const override {
     return StrCat("cuda:", device_, " (", properties_.name, ")");
   }
+  std::string device() const override { return StrCat("cuda:", device_); }
   DType kv_dtype() const override { return DType::kBF16; }
   DType activation_dtype() const override { return DType::kBF16; }
   std::optional<DType> weight_dtype() const override { return DType::kBF16; }
 
-  Buffer Allocate(size_t bytes) override {
-    Use();
-    void* data = nullptr;
-    const cudaError_t status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
-    if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();
-      size_t free = 0, total = 0;
-      RC_CUDA(cudaMemGetInfo(&free, &total));
-      throw Error(StrCat(name(), ": no memory for ", bytes >> 20, " MiB; ", free >> 20, " of ",
-                         total >> 20, " MiB are free"));
-    }
-    RC_CUDA(status);
-    return Buffer(data, bytes, [](void* p, size_t) { cudaFree(p); });
-  }
+  Buffer Allocate(size_t bytes) override { return AllocateDeviceMemory(device_, bytes); }
   Buffer AllocateHostVisible(size_t bytes) override {
     Use();
-    void* data = nullptr;
-    RC_CUDA(cudaHostAlloc(&data, std::max<size_t>(bytes, 1),
-                          cudaHostAllocMapped | cudaHostAllocPortable));
-    return Buffer(data, bytes, [](void* p, size_t) { cudaFreeHost(p); });
+    return AllocatePinnedMemory(bytes);
   }
   void Upload(void* device, const void* host, size_t bytes) override {
     Use();
@@ -252,7 +220,7 @@ class CudaBackend : public Backend {
 
   std::unique_ptr<Event> Record() override {
     Use();
-    return std::make_unique<StreamEvent>(stream());
+    return RecordEvent(stream());
   }
   void Synchronize() override {
     Use();
@@ -363,19 +331,8 @@ int CountCudaDevices() {
 }
 
 std::unique_ptr<Backend> MakeCudaBackend(const BackendOptions& options) {
-  int device = 0;
-  if (options.device != "cuda" && options.device != "auto") {
-    char* end = nullptr;
-    const std::string number = options.device.substr(std::string("cuda:").size());
-    device = static_cast<int>(std::strtol(number.c_str(), &end, 10));
-    if (number.empty() || *end != '\0' || device < 0)
-      throw Error(StrCat("device \"", options.device, "\": expected auto, cpu, cuda or cuda:N"));
-  }
-  const int count = CountCudaDevices();
-  if (device >= count)
-    throw Error(
-        StrCat("device \"", options.device, "\": the driver shows ", count, " CUDA devices"));
-  return std::make_unique<cuda::CudaBackend>(device);
+  return std::make_unique<cuda::CudaBackend>(
+      cuda::ParseDevice(options.device == "auto" ? "cuda" : options.device));
 }
 
 }  // namespace rollcast

@@ -1,6 +1,6 @@
 #include "kernels/cuda/tensor_maps.h"
 
-#include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/cuda_device.h"
 
 namespace rollcast::cuda {
 
@@ -25,14 +25,7 @@ CUtensorMap MakeMap(void* encode, const void* data, int rank, const cuuint64_t* 
 
 }  // namespace
 
-TensorMaps::TensorMaps() {
-  cudaDriverEntryPointQueryResult found;
-  RC_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode_, 12000,
-                                           cudaEnableDefault, &found));
-  if (found != cudaDriverEntryPointSuccess || encode_ == nullptr)
-    throw CudaError(
-        "this driver has no cuTensorMapEncodeTiled: a driver of CUDA 12 or later is needed");
-}
+TensorMaps::TensorMaps() : encode_(FindDriverFunction("cuTensorMapEncodeTiled")) {}
 
 const CUtensorMap& TensorMaps::Matrix(const void* data, int64_t rows, int64_t K, int box_rows) {
   const auto [place, fresh] = matrices_.try_emplace(Key{data, rows, K, box_rows});

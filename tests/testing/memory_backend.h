@@ -13,6 +13,7 @@ namespace rollcast::testing {
 class MemoryBackend : public Backend {
  public:
   std::string name() const override { return "memory"; }
+  std::string device() const override { return "cpu"; }
   DType kv_dtype() const override { return DType::kF32; }
   DType activation_dtype() const override { return DType::kF32; }
   std::optional<DType> weight_dtype() const override { return weight_dtype_; }

@@ -58,7 +58,7 @@ std::string ToyJob::Join(int rank) {
 void ToyJob::RunTrainer() {
   FaultyCommunicator& communicator = *communicators_[0];
   try {
-    client_->Serve(communicator, roles_, MessageWeightTransport(), [&] {
+    client_->Serve(communicator, roles_, {MessageWeightTransport()}, "mpi", [&] {
       if (killed_[0]) communicator.GoSilent();
     });
   } catch (const std::exception& e) {
@@ -95,7 +95,7 @@ void ToyJob::RunWorker(int rank) {
     seams.check = [&] {
       if (killed_[static_cast<size_t>(rank)]) throw Killed();
     };
-    RolloutRank(communicator, roles_, worker, target, MessageWeightTransport(), options,
+    RolloutRank(communicator, roles_, worker, target, {MessageWeightTransport()}, options,
                 std::move(seams))
         .Run();
   } catch (const Killed&) {

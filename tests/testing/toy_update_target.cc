@@ -5,7 +5,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "trainer_bridge/weight_digest.h"
+#include "kernels/digest.h"
 
 namespace rollcast::testing {
 
@@ -49,9 +49,20 @@ std::byte* ToyUpdateTarget::staging() {
   return staging_.data();
 }
 
-uint64_t ToyUpdateTarget::Digest(std::span<const uint32_t> indices,
-                                 const std::vector<bool>& staged) {
-  return DigestEntries(manifest_.entries, indices, staged, live_.data(), staging_.data());
+std::vector<uint64_t> ToyUpdateTarget::DigestSums(const std::vector<bool>& staged) {
+  std::vector<uint64_t> sums;
+  for (size_t i = 0; i < manifest_.entries.size(); ++i) {
+    const ManifestEntry& entry = manifest_.entries[i];
+    sums.push_back(DigestSum((staged[i] ? staging_ : live_).data() + entry.offset, entry.bytes));
+  }
+  return sums;
+}
+
+uint64_t ToyUpdateTarget::Digest() {
+  const std::vector<uint64_t> sums = DigestSums(std::vector<bool>(manifest_.entries.size()));
+  DigestFold fold;
+  for (size_t i = 0; i < sums.size(); ++i) fold.Add(sums[i], manifest_.entries[i].bytes);
+  return fold.value();
 }
 
 void ToyUpdateTarget::Drain(InFlightPolicy, Deadline, const Service& service) {

@@ -21,10 +21,9 @@ class ToyUpdateTarget final : public UpdateTarget {
   const WireManifest& manifest() const override { return manifest_; }
   PolicyVersion version() const override;
   bool torn() const override;
-  bool host_memory() const override { return true; }
   std::byte* live() override { return live_.data(); }
   std::byte* staging() override;
-  uint64_t Digest(std::span<const uint32_t> indices, const std::vector<bool>& staged) override;
+  std::vector<uint64_t> DigestSums(const std::vector<bool>& staged) override;
   void Drain(InFlightPolicy policy, Deadline deadline, const Service& service) override;
   void ResumeAdmission() override { admission_held_ = false; }
   void MarkTorn() override;
@@ -39,6 +38,9 @@ class ToyUpdateTarget final : public UpdateTarget {
     std::map<std::string, std::vector<std::byte>> tensors;
   };
   Snapshot Step();
+
+  /// DigestFold over the live tensors.
+  uint64_t Digest();
 
   int drains() const { return drains_; }
   bool admission_held() const { return admission_held_; }

@@ -19,8 +19,9 @@ UpdateRanks::UpdateRanks(int ranks, const Options& options) {
     rank->target = std::make_unique<ToyUpdateTarget>(!options.no_staging.contains(i));
     ranks_.push_back(std::move(rank));
   }
-  publisher_ = std::make_unique<WeightPublisher>(*trainer_, workers, MessageWeightTransport(),
-                                                 [this](Message) { ++other_messages_; });
+  publisher_ =
+      std::make_unique<WeightPublisher>(*trainer_, workers, std::vector{MessageWeightTransport()},
+                                        "mpi", [this](Message) { ++other_messages_; });
   for (auto& rank : ranks_) {
     rank->thread = std::thread([this, &rank = *rank] { RunRank(rank); });
     if (options.step) rank->stepper = std::thread([this, &rank = *rank] { RunStepper(rank); });
@@ -55,7 +56,8 @@ void UpdateRanks::RunRank(Rank& rank) {
       const std::lock_guard lock(rank.mutex);
       rank.reports.push_back(report);
     };
-    WeightReceiver receiver(*rank.communicator, *rank.target, MessageWeightTransport(), callbacks);
+    WeightReceiver receiver(*rank.communicator, *rank.target, {MessageWeightTransport()},
+                            callbacks);
     receiver_ptr = &receiver;
     Backoff backoff;
     while (!stop_) {

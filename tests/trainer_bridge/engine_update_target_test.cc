@@ -32,7 +32,7 @@ class EngineUpdateTest : public ::testing::Test {
       : toy_(ToyEngineConfig(), 1),
         target_(*toy_.engine, *toy_.store),
         communicators_(MakeThreadCommunicators(2)),
-        publisher_(*communicators_[0], {1}, MessageWeightTransport(), [](Message) {}) {}
+        publisher_(*communicators_[0], {1}, {MessageWeightTransport()}, "mpi", [](Message) {}) {}
   ~EngineUpdateTest() override {
     stop_ = true;
     if (bridge_.joinable()) bridge_.join();
@@ -42,7 +42,7 @@ class EngineUpdateTest : public ::testing::Test {
   void StartBridge() {
     bridge_ = std::thread([this] {
       std::function<void()> round;
-      WeightReceiver receiver(*communicators_[1], target_, MessageWeightTransport(),
+      WeightReceiver receiver(*communicators_[1], target_, {MessageWeightTransport()},
                               {[&] { round(); }, nullptr, nullptr});
       round = [&] {
         while (auto message = communicators_[1]->Poll()) receiver.Handle(*message);

@@ -167,7 +167,8 @@ void Update(Communicator& communicator, bool kill, double deadline_s) {
   if (communicator.rank() == 0) {
     std::vector<int> ranks;
     for (int rank = 1; rank < size; ++rank) ranks.push_back(rank);
-    WeightPublisher publisher(communicator, ranks, MessageWeightTransport(), [](Message) {});
+    WeightPublisher publisher(communicator, ranks, {MessageWeightTransport()}, "mpi",
+                              [](Message) {});
     UpdateOptions options;
     options.deadline = std::chrono::duration<double>(deadline_s);
     const auto first = MakeTensors(manifest, 1), second = MakeTensors(manifest, 2);
@@ -189,7 +190,7 @@ void Update(Communicator& communicator, bool kill, double deadline_s) {
   const auto round = [&] {
     while (auto message = communicator.Poll()) handle(*message);
   };
-  WeightReceiver receiver(communicator, target, MessageWeightTransport(),
+  WeightReceiver receiver(communicator, target, {MessageWeightTransport()},
                           {[&] {
                              if (kill && communicator.rank() == last) ::raise(SIGKILL);
                              round();

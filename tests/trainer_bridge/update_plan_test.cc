@@ -20,7 +20,7 @@ class UpdatePlanTest : public ::testing::Test {
  protected:
   std::string WhyRefused(bool partial, const std::vector<std::string>& names = {}) {
     try {
-      MakeUpdatePlan(manifest_, partial, names, set_.tensors);
+      MakeUpdatePlan(manifest_, partial, names, set_.tensors, devices_);
       return "";
     } catch (const Error& error) {
       return error.what();
@@ -36,10 +36,11 @@ class UpdatePlanTest : public ::testing::Test {
 
   WireManifest manifest_ = ToyUpdateTarget::Manifest();
   TensorSet set_ = MakeTensors(manifest_, 1);
+  DeviceSet devices_;
 };
 
 TEST_F(UpdatePlanTest, AnyOrderBecomesManifestOrder) {
-  const UpdatePlan plan = MakeUpdatePlan(manifest_, false, {}, set_.tensors);
+  const UpdatePlan plan = MakeUpdatePlan(manifest_, false, {}, set_.tensors, devices_);
   EXPECT_EQ(plan.carried, (std::vector<uint32_t>{0, 1, 2, 3, 4}));
   ASSERT_EQ(plan.sources.size(), 5u);
   for (size_t i = 0; i < 5; ++i)
@@ -81,7 +82,7 @@ TEST_F(UpdatePlanTest, AValueBeyondFloat16IsRefusedBeforeAnythingIsSent) {
 
 TEST_F(UpdatePlanTest, APartialUpdateCarriesWhatIsGivenOrExactlyWhatItNames) {
   set_.tensors.resize(2);  // norm and up_proj: reverse order
-  const UpdatePlan plan = MakeUpdatePlan(manifest_, true, {}, set_.tensors);
+  const UpdatePlan plan = MakeUpdatePlan(manifest_, true, {}, set_.tensors, devices_);
   EXPECT_EQ(plan.carried, (std::vector<uint32_t>{3, 4}));
   const std::string up = "model.layers.0.mlp.up_proj.weight";
   EXPECT_EQ(WhyRefused(true, {kNorm, up}), "");
@@ -112,7 +113,7 @@ TEST_F(UpdatePlanTest, ATiedAliasIsSkippedOrStandsForItsTarget) {
             "two");
 
   Remove(kEmbedding);
-  const UpdatePlan plan = MakeUpdatePlan(manifest_, false, {}, set_.tensors);
+  const UpdatePlan plan = MakeUpdatePlan(manifest_, false, {}, set_.tensors, devices_);
   EXPECT_EQ(plan.sources[0].data, copy.data());
   set_.tensors = {set_.tensors.back()};
   EXPECT_EQ(WhyRefused(true, {"lm_head.weight"}), "");

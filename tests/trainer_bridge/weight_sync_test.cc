@@ -79,7 +79,7 @@ TEST_P(BothModes, AnUpdateReachesEveryRankBitForBit) {
     EXPECT_FALSE(ranks.target(rank).admission_held());
     EXPECT_EQ(ranks.target(rank).drains(), 1);
     const std::vector<uint32_t> all = {0, 1, 2, 3, 4};
-    EXPECT_EQ(report.digest, ranks.target(rank).Digest(all, std::vector<bool>(5, false)));
+    EXPECT_EQ(report.digest, ranks.target(rank).Digest());
     EXPECT_TRUE(Eventually([&] { return ranks.reports(rank).size() == 1; }));
     EXPECT_EQ(ranks.reports(rank)[0].digest, report.digest);
   }
@@ -107,7 +107,7 @@ TEST_P(BothModes, APartialUpdateChangesOnlyWhatItCarries) {
     EXPECT_EQ(ranks.target(rank).Step().version, 2);
     EXPECT_EQ(ranks.target(rank).Step().tensors, Merged(first, second));
     const std::vector<uint32_t> all = {0, 1, 2, 3, 4};
-    EXPECT_EQ(report.digest, ranks.target(rank).Digest(all, std::vector<bool>(5, false)));
+    EXPECT_EQ(report.digest, ranks.target(rank).Digest());
   }
 }
 
@@ -453,7 +453,8 @@ TEST(WeightSync, AMessageThatCannotBeReadNamesItsSender) {
 
 TEST(WeightSync, NoRankAtAllIsAnErrorAndAnAbsentFirstRankIsReported) {
   auto communicators = MakeThreadCommunicators(2);
-  WeightPublisher publisher(*communicators[0], {1}, MessageWeightTransport(), [](Message) {});
+  WeightPublisher publisher(*communicators[0], {1}, {MessageWeightTransport()}, "mpi",
+                            [](Message) {});
   const SyncReport report = publisher.Publish(With(UpdateMode::kStaged, 0.05), Weights(1).tensors);
   EXPECT_EQ(report.error, "rank 1 did not send its weight manifest in time");
   EXPECT_EQ(publisher.late(), (std::vector<int>{1}));
@@ -466,7 +467,7 @@ class ReceiverTest : public ::testing::Test {
  protected:
   ReceiverTest()
       : communicators_(MakeThreadCommunicators(2)),
-        receiver_(*communicators_[1], target_, MessageWeightTransport(),
+        receiver_(*communicators_[1], target_, {MessageWeightTransport()},
                   {[this] { service_(); }, nullptr, nullptr}) {}
 
   UpdateAnnounce Announcement(uint64_t update) {
@@ -516,7 +517,7 @@ TEST_F(ReceiverTest, VotesNoWithAReason) {
   }
   announce = Announcement(1);
   announce.transport = "nccl";
-  EXPECT_EQ(VoteOn(announce).reason, "transport nccl: this rank has mpi");
+  EXPECT_EQ(VoteOn(announce).reason, "weight transport \"nccl\": there is mpi");
   announce = Announcement(1);
   announce.group = {0, 3};
   EXPECT_EQ(VoteOn(announce).reason, "this rank is not in the update's group");

@@ -1,0 +1,97 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_raii.h"
+
+namespace rollcast::cuda {
+
+namespace {
+
+class StreamEvent final : public Event {
+ public:
+  explicit StreamEvent(cudaStream_t stream) : event_(MakeEvent()) {
+    RC_CUDA(cudaEventRecord(event_.get(), stream));
+  }
+  void Wait() override { RC_CUDA(cudaEventSynchronize(event_.get())); }
+  bool Ready() override {
+    const cudaError_t status = cudaEventQuery(event_.get());
+    if (status == cudaErrorNotReady) return false;
+    RC_CUDA(status);
+    return true;
+  }
+
+ private:
+  CudaEvent event_;
+};
+
+}  // namespace
+
+int ParseDevice(const std::string& name) {
+  int device = 0;
+  if (name != "cuda") {
+    const std::string prefix = "cuda:";
+    const char* begin = name.data() + std::min(prefix.size(), name.size());
+    const char* end = name.data() + name.size();
+    const auto [stop, code] = std::from_chars(begin, end, device);
+    if (!name.starts_with(prefix) || code != std::errc() || stop != end || device < 0)
+      throw Error(StrCat("device \"", name, "\": expected auto, cpu, cuda or cuda:N"));
+  }
+  const int count = CountCudaDevices();
+  if (device >= count)
+    throw Error(StrCat("device \"", name, "\": the driver shows ", count, " CUDA devices"));
+  return device;
+}
+
+Buffer AllocateDeviceMemory(int device, size_t bytes) {
+  const DeviceScope scope(device);
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    size_t free = 0, total = 0;
+    RC_CUDA(cudaMemGetInfo(&free, &total));
+    throw Error(StrCat("cuda:", device, ": no memory for ", bytes >> 20, " MiB; ", free >> 20,
+                       " of ", total >> 20, " MiB are free"));
+  }
+  RC_CUDA(status);
+  return Buffer(data, bytes, [](void* p, size_t) { cudaFree(p); });
+}
+
+Buffer AllocatePinnedMemory(size_t bytes) {
+  void* data = nullptr;
+  RC_CUDA(cudaHostAlloc(&data, std::max<size_t>(bytes, 1),
+                        cudaHostAllocMapped | cudaHostAllocPortable));
+  return Buffer(data, bytes, [](void* p, size_t) { cudaFreeHost(p); });
+}
+
+std::unique_ptr<Event> RecordEvent(cudaStream_t stream) {
+  return std::make_unique<StreamEvent>(stream);
+}
+
+void* FindDriverFunction(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  RC_CUDA(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
+  if (found != cudaDriverEntryPointSuccess || function == nullptr)
+    throw CudaError(
+        StrCat("this driver has no ", name, ": a driver of CUDA 12 or later is needed"));
+  return function;
+}
+
+DeviceScope::DeviceScope(int device) {
+  static const auto get =
+      reinterpret_cast<decltype(&cuCtxGetCurrent)>(FindDriverFunction("cuCtxGetCurrent"));
+  if (get(&previous_) != CUDA_SUCCESS) previous_ = nullptr;
+  RC_CUDA(cudaSetDevice(device));
+}
+
+DeviceScope::~DeviceScope() {
+  static const auto set =
+      reinterpret_cast<decltype(&cuCtxSetCurrent)>(FindDriverFunction("cuCtxSetCurrent"));
+  set(previous_);
+}
+
+}  // namespace rollcast::cuda

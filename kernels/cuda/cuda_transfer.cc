@@ -1,0 +1,172 @@
+#include "kernels/cuda/cuda_transfer.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_raii.h"
+#include "kernels/cuda/shared_memory.h"
+#include "kernels/cuda/transfer.h"
+#include "kernels/float_convert.h"
+
+namespace rollcast {
+
+namespace cuda {
+
+namespace {
+
+class CudaTransfer final : public DeviceTransfer {
+ public:
+  explicit CudaTransfer(int device) : device_(device) {
+    const DeviceScope scope(device_);
+    RC_CUDA(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device_));
+    // Decoding goes first: what this stream does may wait for a free multiprocessor.
+    int lowest = 0, highest = 0;
+    RC_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    cudaStream_t stream = nullptr;
+    RC_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, lowest));
+    stream_ = Stream(stream);
+    overflow_ = AllocateDeviceMemory(device_, sizeof(int));
+    RC_CUDA(cudaMemsetAsync(overflow_.data(), 0, sizeof(int), stream));
+  }
+  ~CudaTransfer() override {
+    const DeviceScope scope(device_);
+    cudaStreamSynchronize(stream_.get());
+  }
+
+  std::string name() const override { return StrCat("cuda:", device_); }
+  bool host_memory() const override { return false; }
+  void* stream() const override { return stream_.get(); }
+
+  Buffer Allocate(size_t bytes) override { return AllocateDeviceMemory(device_, bytes); }
+  Buffer AllocateHost(size_t bytes) override {
+    const DeviceScope scope(device_);
+    return AllocatePinnedMemory(bytes);
+  }
+
+  void Copy(void* to, const void* from, size_t bytes) override {
+    if (bytes == 0) return;
+    const DeviceScope scope(device_);
+    RC_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_.get()));
+  }
+
+  void Cast(const void* from, DType from_dtype, void* to, DType to_dtype,
+            int64_t elements) override {
+    RC_CHECK(IsWeightDType(from_dtype) && IsWeightDType(to_dtype), Name(from_dtype), " to ",
+             Name(to_dtype));
+    if (from_dtype == to_dtype)
+      return Copy(to, from, static_cast<size_t>(elements) * SizeOf(to_dtype));
+    const DeviceScope scope(device_);
+    LaunchCast(from, from_dtype, to, to_dtype, elements, overflow_.as<int>(), stream_.get());
+  }
+
+  bool TakeCastOverflow() override {
+    const DeviceScope scope(device_);
+    int overflow = 0;
+    RC_CUDA(cudaMemcpyAsync(&overflow, overflow_.data(), sizeof overflow, cudaMemcpyDeviceToHost,
+                            stream_.get()));
+    RC_CUDA(cudaMemsetAsync(overflow_.data(), 0, sizeof overflow, stream_.get()));
+    RC_CUDA(cudaStreamSynchronize(stream_.get()));
+    return overflow != 0;
+  }
+
+  std::vector<uint64_t> DigestSums(std::span<const DeviceRange> ranges) override {
+    std::vector<uint64_t> sums(ranges.size(), 0);
+    if (ranges.empty()) return sums;
+    const DeviceScope scope(device_);
+    std::vector<DigestJob> jobs;
+    uint64_t chunks = 0;
+    for (const DeviceRange& range : ranges) {
+      jobs.push_back({static_cast<const unsigned char*>(range.data), range.bytes, chunks});
+      chunks += (range.bytes + kDigestChunkBytes - 1) / kDigestChunkBytes;
+    }
+    const size_t job_bytes = jobs.size() * sizeof(DigestJob);
+    const size_t sum_bytes = sums.size() * sizeof(uint64_t);
+    if (digest_scratch_.bytes() < job_bytes + sum_bytes)
+      digest_scratch_ = AllocateDeviceMemory(device_, job_bytes + sum_bytes);
+    auto* device_jobs = digest_scratch_.as<DigestJob>();
+    auto* device_sums = reinterpret_cast<uint64_t*>(device_jobs + jobs.size());
+    cudaStream_t stream = stream_.get();
+    RC_CUDA(cudaMemcpyAsync(device_jobs, jobs.data(), job_bytes, cudaMemcpyHostToDevice, stream));
+    RC_CUDA(cudaMemsetAsync(device_sums, 0, sum_bytes, stream));
+    LaunchDigestSums(device_jobs, static_cast<int>(jobs.size()), chunks, device_sums,
+                     multiprocessors_, stream);
+    RC_CUDA(cudaMemcpyAsync(sums.data(), device_sums, sum_bytes, cudaMemcpyDeviceToHost, stream));
+    RC_CUDA(cudaStreamSynchronize(stream));
+    return sums;
+  }
+
+  std::unique_ptr<Event> Record() override {
+    const DeviceScope scope(device_);
+    return RecordEvent(stream_.get());
+  }
+  void Synchronize() override {
+    const DeviceScope scope(device_);
+    RC_CUDA(cudaStreamSynchronize(stream_.get()));
+  }
+  void SynchronizeDevice() override {
+    const DeviceScope scope(device_);
+    RC_CUDA(cudaDeviceSynchronize());
+  }
+
+  std::string Share(const void* memory) override {
+    const DeviceScope scope(device_);
+    return ShareMemory(device_, memory);
+  }
+  Buffer OpenShared(const std::string& handle) override {
+    const DeviceScope scope(device_);
+    return OpenSharedMemory(device_, handle);
+  }
+
+ private:
+  const int device_;
+  int multiprocessors_ = 0;
+  Stream stream_;
+  Buffer overflow_;  // one int: a cast has met a value out of range
+  Buffer digest_scratch_;
+};
+
+}  // namespace
+
+}  // namespace cuda
+
+std::unique_ptr<DeviceTransfer> MakeCudaTransfer(const std::string& device) {
+  return std::make_unique<cuda::CudaTransfer>(cuda::ParseDevice(device));
+}
+
+int CudaDeviceOfMemory(const void* memory) {
+  // Whoever uses CUDA in this process, we or a trainer's library, has loaded the driver.
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (driver == nullptr) return -1;
+  const auto get_attribute =
+      reinterpret_cast<decltype(&cuPointerGetAttribute)>(dlsym(driver, "cuPointerGetAttribute"));
+  const auto address = reinterpret_cast<CUdeviceptr>(memory);
+  CUmemorytype type{};
+  int device = -1;
+  CUresult result = CUDA_ERROR_NOT_INITIALIZED;
+  if (get_attribute != nullptr)
+    result = get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+  if (result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE)
+    result = get_attribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+  dlclose(driver);
+  // An address that CUDA does not know is ordinary host memory.
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE &&
+      result != CUDA_ERROR_NOT_INITIALIZED)
+    throw cuda::CudaError(StrCat("cuPointerGetAttribute: code ", static_cast<int>(result)));
+  return device;
+}
+
+std::string CudaDeviceIdentity(const std::string& device) {
+  cudaDeviceProp properties{};
+  RC_CUDA(cudaGetDeviceProperties(&properties, cuda::ParseDevice(device)));
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string hex;
+  for (const char c : properties.uuid.bytes) {
+    hex += kDigits[static_cast<unsigned char>(c) >> 4];
+    hex += kDigits[static_cast<unsigned char>(c) & 15];
+  }
+  return hex;
+}
+
+}  // namespace rollcast
