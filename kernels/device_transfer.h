@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,8 +35,8 @@ class DeviceTransfer {
   virtual bool host_memory() const = 0;
   /// The cudaStream_t, for a library that enqueues by itself (NCCL); null on the host.
   virtual void* stream() const = 0;
-  /// Makes the device the calling thread's current one, for such a library.
-  virtual void MakeCurrent() = 0;
+  /// Calls `call` while the device is the calling thread's current one, for such a library.
+  virtual void RunOnDevice(const std::function<void()>& call) = 0;
 
   /// Device memory, 256-byte aligned, uninitialised. Throws Error when there is too little.
   virtual Buffer Allocate(size_t bytes) = 0;
@@ -80,5 +81,9 @@ std::string DeviceOfMemory(const void* memory);
 /// What names a device beyond this process: its UUID. Empty for "cpu". Two ranks with one identity
 /// share a device.
 std::string DeviceIdentity(const std::string& device);
+
+/// DeviceIdentity of "cuda:0", "cuda:1", ... as this process sees them; empty in a build without
+/// CUDA and where there is no driver.
+std::vector<std::string> GpuIdentities();
 
 }  // namespace rollcast

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/device_transfer.h"
 #include "launch/command.h"
 #include "launch/log.h"
 #include "launch/signals.h"
@@ -82,8 +83,8 @@ int RunAsRank(const Config& config, Role role,
     if (!alone) LogError(e.what());
   };
   try {
-    const RankInfo mine{role, ROLLCAST_VERSION, Digest(config), HostName()};
-    const Roles roles = ExchangeRoles(world.communicator(), mine, Clock::now() + kRolesDeadline);
+    const Roles roles = ExchangeRoles(world.communicator(), DescribeRank(config, role),
+                                      Clock::now() + kRolesDeadline);
     try {
       status = body(world, roles);
     } catch (const std::exception& e) {
@@ -97,6 +98,13 @@ int RunAsRank(const Config& config, Role role,
   // A process alone fails like any other command.
   if (alone && failure != nullptr) std::rethrow_exception(failure);
   return status;
+}
+
+RankInfo DescribeRank(const Config& config, Role role, const std::string& trainer_device) {
+  RankInfo info{role, ROLLCAST_VERSION, Digest(config), HostName(), {}, {}};
+  info.device = role == Role::kTrainer ? trainer_device : config.kernels.device;
+  if (info.device != "cpu") info.gpus = GpuIdentities();
+  return info;
 }
 
 std::chrono::duration<double> SilenceLimit(const SyncSettings& sync) {

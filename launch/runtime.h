@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "kernels/backend.h"
 #include "launch/config.h"
@@ -39,6 +40,10 @@ class World {
 /// half alive.
 int RunAsRank(const Config& config, Role role,
               const std::function<int(World& world, const Roles& roles)>& body);
+
+/// What a rank of this configuration says of itself at start. A trainer says on which device its
+/// tensors lie.
+RankInfo DescribeRank(const Config& config, Role role, const std::string& trainer_device = "cpu");
 
 /// Throws Error, naming the signal, when SIGINT or SIGTERM has come.
 void ThrowIfSignalled();

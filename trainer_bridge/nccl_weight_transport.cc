@@ -76,11 +76,10 @@ class NcclTransport final : public WeightTransport {
   ~NcclTransport() override {
     if (comm_ == nullptr) return;
     try {
-      device_->MakeCurrent();
+      device_->RunOnDevice([&] { library_->comm_abort(comm_); });
     } catch (const std::exception&) {
-      return;  // the device is lost; so is what the communicator holds
+      // The device is lost, and with it what the communicator holds.
     }
-    library_->comm_abort(comm_);
   }
 
   const char* name() const override { return "nccl"; }
@@ -200,8 +199,7 @@ class NcclTransport final : public WeightTransport {
   void Abort() {
     broken_ = true;
     if (comm_ == nullptr) return;
-    device_->MakeCurrent();
-    library_->comm_abort(std::exchange(comm_, nullptr));
+    device_->RunOnDevice([&] { library_->comm_abort(std::exchange(comm_, nullptr)); });
     const std::unique_ptr<Event> event = device_->Record();
     const Deadline limit = Clock::now() + kQuiet;
     for (Backoff backoff; !event->Ready(); backoff.Wait())
@@ -212,12 +210,13 @@ class NcclTransport final : public WeightTransport {
 
   void Join(TransferWait& wait) {
     if (comm_ != nullptr) return;
-    device_->MakeCurrent();
-    nccl::Config config;
-    config.blocking = 0;
-    library_->Check(library_->comm_init_rank_config(&comm_, static_cast<int>(group_.size()), id_,
-                                                    static_cast<int>(place_), &config),
-                    "ncclCommInitRankConfig");
+    device_->RunOnDevice([&] {
+      nccl::Config config;
+      config.blocking = 0;
+      library_->Check(library_->comm_init_rank_config(&comm_, static_cast<int>(group_.size()), id_,
+                                                      static_cast<int>(place_), &config),
+                      "ncclCommInitRankConfig");
+    });
     while (Busy()) Pause(wait, false);
   }
 
@@ -225,22 +224,22 @@ class NcclTransport final : public WeightTransport {
   void Enqueue(const std::vector<Range>& ranges, TransferWait& wait) {
     if (std::all_of(ranges.begin(), ranges.end(), [](const Range& r) { return r.bytes == 0; }))
       return;
-    device_->MakeCurrent();
+    device_->RunOnDevice([&] { Launch(ranges); });
+    while (Busy()) Pause(wait, false);
+  }
+
+  void Launch(const std::vector<Range>& ranges) {
     library_->Check(library_->group_start(), "ncclGroupStart", comm_);
     nccl::Result result = nccl::kSuccess;
     for (const Range& range : ranges) {
       if (range.bytes == 0) continue;
-      const nccl::Result one = library_->broadcast(range.data, range.data, range.bytes,
-                                                   nccl::kUint8, 0, comm_, device_->stream());
-      if (one != nccl::kSuccess && one != nccl::kInProgress) {
-        result = one;
-        break;
-      }
+      result = library_->broadcast(range.data, range.data, range.bytes, nccl::kUint8, 0, comm_,
+                                   device_->stream());
+      if (result != nccl::kSuccess && result != nccl::kInProgress) break;
     }
     const nccl::Result end = library_->group_end();  // also after a failure: groups are a thread's
     library_->Check(result, "ncclBroadcast", comm_);
     library_->Check(end, "ncclGroupEnd", comm_);
-    while (Busy()) Pause(wait, false);
   }
 
   void Await(Event& event, TransferWait& wait) {

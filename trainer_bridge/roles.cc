@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "trainer_bridge/device_choice.h"
 #include "trainer_bridge/wire.h"
 
 namespace rollcast {
@@ -28,7 +29,8 @@ namespace {
 struct WireRankInfo {
   RankInfo info;
   static void Fields(auto& self, auto&& visit) {
-    visit(self.info.role, self.info.rollcast_version, self.info.config_digest, self.info.host);
+    visit(self.info.role, self.info.rollcast_version, self.info.config_digest, self.info.host,
+          self.info.device, self.info.gpus);
   }
 };
 
@@ -46,11 +48,11 @@ struct RolesMessage {
 };
 
 /// Empty when the ranks can work together.
-std::string Mismatch(const std::vector<WireRankInfo>& ranks) {
+std::string Mismatch(const std::vector<RankInfo>& ranks) {
   int trainers = 0, workers = 0;
-  const RankInfo& first = ranks.front().info;
+  const RankInfo& first = ranks.front();
   for (size_t i = 0; i < ranks.size(); ++i) {
-    const RankInfo& other = ranks[i].info;
+    const RankInfo& other = ranks[i];
     if (other.rollcast_version != first.rollcast_version)
       return StrCat("rank ", i, " (", other.host, ") runs rollcast ", other.rollcast_version,
                     ", rank 0 (", first.host, ") ", first.rollcast_version);
@@ -103,8 +105,17 @@ Roles ExchangeRoles(Communicator& communicator, const RankInfo& mine, Deadline d
     if (late >= 0) {
       table.error = StrCat("rank ", late, " did not report to rank 0 at start in time");
     } else {
-      for (auto& info : heard) table.ranks.push_back(std::move(*info));
-      table.error = Mismatch(table.ranks);
+      std::vector<RankInfo> ranks;
+      for (auto& rank : heard) ranks.push_back(std::move(rank->info));
+      table.error = Mismatch(ranks);
+      if (table.error.empty()) {
+        try {
+          AssignDevices(ranks);
+        } catch (const Error& error) {
+          table.error = error.what();
+        }
+      }
+      for (RankInfo& info : ranks) table.ranks.push_back({std::move(info)});
     }
     for (int rank = 1; rank < size; ++rank) communicator.Send(rank, Encode(table));
     if (late >= 0) {

@@ -23,7 +23,7 @@ class CpuTransfer final : public DeviceTransfer {
   std::string name() const override { return "cpu"; }
   bool host_memory() const override { return true; }
   void* stream() const override { return nullptr; }
-  void MakeCurrent() override {}
+  void RunOnDevice(const std::function<void()>& call) override { call(); }
   Buffer Allocate(size_t bytes) override { return AllocateHostMemory(bytes); }
   Buffer AllocateHost(size_t bytes) override { return AllocateHostMemory(bytes); }
 
