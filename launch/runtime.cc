@@ -101,7 +101,7 @@ int RunAsRank(const Config& config, Role role,
 }
 
 RankInfo DescribeRank(const Config& config, Role role, const std::string& trainer_device) {
-  RankInfo info{role, ROLLCAST_VERSION, Digest(config), HostName(), {}, {}};
+  RankInfo info{role, ROLLCAST_VERSION, Digest(config), HostName()};
   info.device = role == Role::kTrainer ? trainer_device : config.kernels.device;
   if (info.device != "cpu") info.gpus = GpuIdentities();
   return info;

@@ -36,7 +36,6 @@ void AssignDevices(std::vector<RankInfo>& ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     RankInfo& info = ranks[rank];
     const size_t count = info.gpus.size();
-    if (info.device.empty()) info.device = "cpu";
     if (info.device == "cpu") continue;
     const bool by_place = info.device == "auto" || info.device == "cuda";
     if (by_place && count > 0) {

@@ -8,7 +8,7 @@
 
 namespace rollcast {
 
-/// Replaces each rank's `device` ("" = "cpu", "auto", "cuda") by "cpu" or "cuda:N". A rank without
+/// Replaces each rank's `device` ("auto", "cuda") by "cpu" or "cuda:N". A rank without
 /// a GPU gets "cpu" for "auto". Beside a trainer, workers of one host take its GPUs from the last
 /// downwards in the order of their ranks, so that a trainer finds the first ones free; in a job
 /// without a trainer from the first upwards; where there are more workers than GPUs they share. A

@@ -18,8 +18,8 @@ struct RankInfo {
   std::string rollcast_version;
   uint64_t config_digest = 0;  // of the settings that all ranks must share
   std::string host;
-  std::string device;             // AssignDevices; ExchangeRoles gives it as "cpu" or "cuda:N"
-  std::vector<std::string> gpus;  // DeviceIdentity of every GPU that this rank sees
+  std::string device = "cpu";          // or "auto", ... until AssignDevices has decided
+  std::vector<std::string> gpus = {};  // DeviceIdentity of every GPU that this rank sees
 
   /// What names the rank's GPU; empty = it has none. `device` must have been assigned.
   std::string gpu() const;

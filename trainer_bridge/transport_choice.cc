@@ -62,7 +62,7 @@ TransportChoice ChooseTransport(const std::string& wanted, const Roles& roles) {
 std::vector<WeightTransportMaker> OfferedTransports(const std::string& device,
                                                     const std::string& nccl_library) {
   std::vector<WeightTransportMaker> makers = {MessageWeightTransport()};
-  if (device.empty() || device == "cpu") return makers;
+  if (device == "cpu") return makers;
   const DeviceTransferMaker make_device = [device] { return MakeDeviceTransfer(device); };
   IpcTransportOptions ipc;
   ipc.make_device = make_device;

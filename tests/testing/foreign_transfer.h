@@ -13,7 +13,7 @@ namespace rollcast::testing {
 
 /// As the device "cpu" under another name. "cpu" itself: the same, with memory that cannot be
 /// shared but for what Allocate returned, as with memory of a pool.
-class ForeignTransfer final : public DeviceTransfer {
+class ForeignTransfer : public DeviceTransfer {
  public:
   explicit ForeignTransfer(std::string name) : name_(std::move(name)) {}
   std::string name() const override { return name_; }

@@ -1,5 +1,4 @@
 // The transports of device memory, on the host's: ranks are threads, NCCL is fake_nccl.cc.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,7 +9,7 @@
 #include "kernels/digest.h"
 #include "kernels/float_convert.h"
 #include "tests/testing/expect_error.h"
-#include "tests/testing/fake_nccl.h"
+#include "tests/testing/fake_nccl_library.h"
 #include "tests/testing/foreign_transfer.h"
 #include "trainer_bridge/ipc_weight_transport.h"
 #include "trainer_bridge/nccl_library.h"
@@ -20,18 +19,12 @@ namespace rollcast {
 namespace {
 
 using testing::ExpectError;
+using testing::FakeNccl;
 using testing::ForeignTransfer;
 
 using Bytes = std::vector<std::byte>;
 
 constexpr size_t kChunkBytes = 512;
-
-template <class Function>
-Function* Fake(const char* name) {
-  void* library = dlopen(ROLLCAST_FAKE_NCCL_22809, RTLD_NOW);
-  RC_CHECK(library != nullptr, dlerror());
-  return reinterpret_cast<Function*>(dlsym(library, name));
-}
 
 /// Tensors of a trainer, and what is to arrive of them.
 class Update {
@@ -193,7 +186,6 @@ struct Case {
 
 class DeviceTransport : public ::testing::TestWithParam<Case> {
  protected:
-  void SetUp() override { Fake<decltype(fakeNcclReset)>("fakeNcclReset")(); }
   Ranks Make(const DeviceTransferMaker& trainers = Cpu()) const {
     return Ranks(GetParam().ranks,
                  [&](int rank) { return GetParam().make(rank == 0 ? trainers : Cpu()); });
@@ -299,16 +291,9 @@ TEST(IpcTransport, ARankOfAnotherHostIsToldWhatToDo) {
 
 class NcclTransport : public ::testing::Test {
  protected:
-  void SetUp() override { reset_(); }
-  void TearDown() override {
-    reset_();
-    EXPECT_EQ(live_(), 0);
-  }
+  void TearDown() override { EXPECT_EQ(fake_.live_comms(), 0); }
 
-  decltype(fakeNcclInject)* inject_ = Fake<decltype(fakeNcclInject)>("fakeNcclInject");
-  decltype(fakeNcclReset)* reset_ = Fake<decltype(fakeNcclReset)>("fakeNcclReset");
-  decltype(fakeNcclLiveComms)* live_ = Fake<decltype(fakeNcclLiveComms)>("fakeNcclLiveComms");
-  decltype(fakeNcclGroups)* groups_ = Fake<decltype(fakeNcclGroups)>("fakeNcclGroups");
+  FakeNccl fake_{ROLLCAST_FAKE_NCCL_22809};
 };
 
 TEST_F(NcclTransport, AWholeUpdateIsOneGroupAndTheCommunicatorIsKept) {
@@ -316,8 +301,8 @@ TEST_F(NcclTransport, AWholeUpdateIsOneGroupAndTheCommunicatorIsKept) {
   ranks.Run(Direct(1));
   ranks.Run(Direct(2));
   ranks.ExpectArrived(Direct(2));
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(groups_(rank), 2);
-  EXPECT_EQ(live_(), 3);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(fake_.groups(rank), 2);
+  EXPECT_EQ(fake_.live_comms(), 3);
 }
 
 TEST_F(NcclTransport, OnlyTensorsThatNeedItGoInGroupsOfTheirOwn) {
@@ -327,19 +312,19 @@ TEST_F(NcclTransport, OnlyTensorsThatNeedItGoInGroupsOfTheirOwn) {
   update.Add(kF32, kBF16, 600, 2);  // 1200 bytes: 512, 512, 176
   ranks.Run(update);
   ranks.ExpectArrived(update);
-  EXPECT_EQ(groups_(0), 4);
-  EXPECT_EQ(groups_(1), 4);
+  EXPECT_EQ(fake_.groups(0), 4);
+  EXPECT_EQ(fake_.groups(1), 4);
 }
 
 TEST_F(NcclTransport, ARankThatNeverJoinsEndsTheTransferAtItsDeadline) {
   Ranks ranks(2, [](int) { return Nccl(); });
-  inject_("join", 1, 1);
+  fake_.Inject("join", 1, 1);
   ranks.Run(Direct(1), 0.3, nullptr, /*tell_others=*/false);
   EXPECT_EQ(ranks.errors[0],
             "the NCCL broadcast of ranks 0, 1, 2 did not finish in time (seen by rank 0)");
   EXPECT_EQ(ranks.lost[0], -1);
-  EXPECT_EQ(live_(), 0);
-  reset_();
+  EXPECT_EQ(fake_.live_comms(), 0);
+  fake_.Reset();
   ranks.Run(Direct(2));
   ranks.ExpectArrived(Direct(2));
 }
@@ -347,20 +332,20 @@ TEST_F(NcclTransport, ARankThatNeverJoinsEndsTheTransferAtItsDeadline) {
 TEST_F(NcclTransport, AHangInTheMiddleIsAbortedAndTheNextUpdateHasANewCommunicator) {
   Ranks ranks(1, [](int) { return Nccl(); });
   ranks.Run(Mixed(1));
-  inject_("hang", 1, groups_(1) + 2);
+  fake_.Inject("hang", 1, fake_.groups(1) + 2);
   ranks.Run(Mixed(2), 0.3, nullptr, /*tell_others=*/false);
   EXPECT_NE(ranks.errors[0], "");
   EXPECT_EQ(ranks.lost[0], 1);
   EXPECT_EQ(ranks.lost[1], 0);
-  EXPECT_EQ(live_(), 0);
-  reset_();
+  EXPECT_EQ(fake_.live_comms(), 0);
+  fake_.Reset();
   ranks.Run(Mixed(3));
   ranks.ExpectArrived(Mixed(3));
 }
 
 TEST_F(NcclTransport, AnErrorOfNcclIsGivenInItsOwnWords) {
   Ranks ranks(2, [](int) { return Nccl(); });
-  inject_("fail", 2, 1);
+  fake_.Inject("fail", 2, 1);
   ranks.Run(Direct(1));
   EXPECT_NE(ranks.errors[2].find("NCCL failed on rank 2 (ranks 0, 1, 2): broadcast: remote process "
                                  "exited or there was a network error (told by the fake) [NCCL "
@@ -368,7 +353,7 @@ TEST_F(NcclTransport, AnErrorOfNcclIsGivenInItsOwnWords) {
             std::string::npos)
       << ranks.errors[2];
   EXPECT_EQ(ranks.errors[0], "stopped");
-  reset_();
+  fake_.Reset();
   ranks.Run(Direct(2));
   ranks.ExpectArrived(Direct(2));
 }
