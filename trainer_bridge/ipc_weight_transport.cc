@@ -54,13 +54,12 @@ class IpcTransport final : public WeightTransport {
  public:
   IpcTransport(Communicator& communicator, std::vector<int> group,
                const IpcTransportOptions& options, size_t chunk_bytes,
-               std::shared_ptr<SharedCounters> counters, std::shared_ptr<BulkMessages> messages)
+               std::shared_ptr<SharedCounters> counters)
       : communicator_(communicator),
         group_(std::move(group)),
         chunk_bytes_(chunk_bytes),
         ring_chunks_(static_cast<size_t>(options.ring_chunks)),
         counters_(std::move(counters)),
-        messages_(std::move(messages)),
         device_(options.make_device()),
         beside_(options.make_device()),
         source_(*device_) {
@@ -104,7 +103,7 @@ class IpcTransport final : public WeightTransport {
     };
     Attempt attempt(*this);
     publish(0);
-    messages_->Send(communicator_, group_[1], transfer, Pack(shared), deadline, service);
+    SendBulkMessage(communicator_, group_[1], transfer, Pack(shared), deadline, service);
     TransferWait wait(deadline, service);
     size_t filled = 0, digested = 0;
     for (;;) {
@@ -143,10 +142,10 @@ class IpcTransport final : public WeightTransport {
     if (chunks.empty()) return;
     Publish(transfer, 0);
     if (place_ + 1 < group_.size())
-      messages_->Send(communicator_, group_[place_ + 1], transfer, Pack(ShareSpans(spans)),
+      SendBulkMessage(communicator_, group_[place_ + 1], transfer, Pack(ShareSpans(spans)),
                       deadline, service);
     const SharedTensors shared =
-        Unpack(messages_->Receive(communicator_, group_[place_ - 1], transfer, deadline, service));
+        Unpack(ReceiveBulkMessage(communicator_, group_[place_ - 1], transfer, deadline, service));
     if (shared.tensors.size() != spans.size())
       throw Error(StrCat("transfer ", transfer, ": rank ", group_[place_ - 1], " shares ",
                          shared.tensors.size(), " tensors, expected ", spans.size()));
@@ -293,7 +292,6 @@ class IpcTransport final : public WeightTransport {
   const size_t chunk_bytes_, ring_chunks_;
   size_t place_ = 0;  // of this rank in the group
   const std::shared_ptr<SharedCounters> counters_;
-  const std::shared_ptr<BulkMessages> messages_;
   const std::unique_ptr<DeviceTransfer> device_;
   const std::unique_ptr<DeviceTransfer> beside_;  // for checksums, while others copy
   StagedSource source_;
@@ -317,7 +315,6 @@ std::pair<std::string, size_t> ParseToken(const std::string& token) {
 /// What the transports of one maker have in common.
 struct MakerState {
   std::shared_ptr<SharedCounters> offered;  // by the last make_token
-  std::shared_ptr<BulkMessages> messages = std::make_shared<BulkMessages>();
 };
 
 }  // namespace
@@ -338,8 +335,7 @@ WeightTransportMaker IpcWeightTransport(IpcTransportOptions options) {
     const auto [name, chunk_bytes] = ParseToken(token);
     const bool offered = state->offered != nullptr && state->offered->name() == name;
     return std::make_unique<IpcTransport>(communicator, group, options, chunk_bytes,
-                                          offered ? state->offered : SharedCounters::Open(name),
-                                          state->messages);
+                                          offered ? state->offered : SharedCounters::Open(name));
   };
   return maker;
 }

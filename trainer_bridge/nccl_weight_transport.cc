@@ -55,12 +55,11 @@ class NcclTransport final : public WeightTransport {
  public:
   NcclTransport(Communicator& communicator, std::vector<int> group,
                 const NcclTransportOptions& options, std::shared_ptr<const nccl::Library> library,
-                const std::string& id, std::shared_ptr<BulkMessages> messages)
+                const std::string& id)
       : communicator_(communicator),
         group_(std::move(group)),
         group_bytes_(options.group_bytes),
         library_(std::move(library)),
-        messages_(std::move(messages)),
         device_(options.make_device()),
         beside_(options.make_device()),
         source_(*beside_) {
@@ -101,9 +100,9 @@ class NcclTransport final : public WeightTransport {
     RC_CHECK_GT(place_, 0u);
     Try([&] {
       TransferWait wait(deadline, service);
-      messages_->Send(communicator_, group_[0], transfer, {}, deadline, service);
+      SendBulkMessage(communicator_, group_[0], transfer, {}, deadline, service);
       const auto plan =
-          Unpack<Plan>(messages_->Receive(communicator_, group_[0], transfer, deadline, service));
+          Unpack<Plan>(ReceiveBulkMessage(communicator_, group_[0], transfer, deadline, service));
       if (plan.staged.size() != spans.size())
         throw Error(StrCat("transfer ", transfer, ": the trainer sends ", plan.staged.size(),
                            " tensors, expected ", spans.size()));
@@ -123,7 +122,7 @@ class NcclTransport final : public WeightTransport {
       }
       Await(*device_->Record(), wait);
       // The trainer's own part ends before ours does.
-      messages_->Send(communicator_, group_[0], transfer, {}, deadline, service);
+      SendBulkMessage(communicator_, group_[0], transfer, {}, deadline, service);
     });
   }
 
@@ -145,7 +144,7 @@ class NcclTransport final : public WeightTransport {
     }
     HearFromAll(transfer, deadline, service);
     for (size_t place = 1; place < group_.size(); ++place)
-      messages_->Send(communicator_, group_[place], transfer, Pack(plan), deadline, service);
+      SendBulkMessage(communicator_, group_[place], transfer, Pack(plan), deadline, service);
     Join(wait);
 
     UpdateDigest digest(tensors);
@@ -181,7 +180,7 @@ class NcclTransport final : public WeightTransport {
   /// The trainer's wait for one empty message of each rank; names the late one.
   void HearFromAll(uint64_t transfer, Deadline deadline, const Service& service) {
     for (size_t place = 1; place < group_.size(); ++place)
-      messages_->Receive(communicator_, group_[place], transfer, deadline, service);
+      ReceiveBulkMessage(communicator_, group_[place], transfer, deadline, service);
   }
 
   /// Runs `body`; whatever ends it early aborts the communicator and waits until nothing of it can
@@ -279,7 +278,6 @@ class NcclTransport final : public WeightTransport {
   size_t place_ = 0;  // of this rank in the group
   const std::shared_ptr<const nccl::Library> library_;
   nccl::UniqueId id_{};
-  const std::shared_ptr<BulkMessages> messages_;
   const std::unique_ptr<DeviceTransfer> device_;  // its stream is NCCL's
   const std::unique_ptr<DeviceTransfer> beside_;  // for casts and checksums
   StagedSource source_;
@@ -291,7 +289,6 @@ class NcclTransport final : public WeightTransport {
 /// What the transports of one maker have in common.
 struct MakerState {
   std::shared_ptr<const nccl::Library> library;
-  std::shared_ptr<BulkMessages> messages = std::make_shared<BulkMessages>();
 };
 
 }  // namespace
@@ -323,8 +320,7 @@ WeightTransportMaker NcclWeightTransport(NcclTransportOptions options) {
                          communicator.rank(), " (", library->file, ") cannot work with the ",
                          nccl::VersionText(token.version), " of the trainer (", token.file,
                          "); set sync.nccl_library to a file of the same version"));
-    return std::make_unique<NcclTransport>(communicator, group, options, library, token.id,
-                                           state->messages);
+    return std::make_unique<NcclTransport>(communicator, group, options, library, token.id);
   };
   return maker;
 }
