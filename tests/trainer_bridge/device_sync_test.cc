@@ -190,6 +190,19 @@ TEST(NcclSync, AHangEndsAtTheDeadlineOfTheUpdate) {
   EXPECT_TRUE(report.committed) << report.error;
 }
 
+TEST(NcclSync, ALateRankIsNamedBeforeAnyKernelWaitsForIt) {
+  FakeNccl fake(ROLLCAST_FAKE_NCCL_22809);
+  UpdateRanks::Options options = By("nccl");
+  options.faults[2] = {{Fault::Kind::kSilence, Fault::On::kBulkOut, {}, 1, {}}};
+  UpdateRanks ranks(2, options);
+  const SyncReport report =
+      ranks.publisher().Publish(With(UpdateMode::kInPlace, 0.6), Weights(1).tensors);
+  EXPECT_TRUE(Contains(report.error, "transfer: rank 2 did not send bulk data in time"))
+      << report.error;
+  for (int rank : {0, 1, 2}) EXPECT_EQ(fake.groups(rank), 0);
+  EXPECT_EQ(fake.live_comms(), 0);
+}
+
 /// A rank's copy engine that spoils a byte of its nth copy.
 class SpoilingTransfer final : public ForeignTransfer {
  public:
