@@ -37,6 +37,7 @@ class ForeignTransfer : public DeviceTransfer {
   }
   std::unique_ptr<Event> Record() override { return cpu_->Record(); }
   void Synchronize() override { cpu_->Synchronize(); }
+  void SynchronizeDevice() override { cpu_->SynchronizeDevice(); }
   std::string Share(const void* memory) override {
     return allocated_.contains(memory) ? cpu_->Share(memory) : std::string();
   }
