@@ -87,25 +87,23 @@ class NcclTransport final : public WeightTransport {
   uint64_t Send(uint64_t transfer, std::span<const SourceTensor> tensors, Deadline deadline,
                 const Service& service) override {
     RC_CHECK_EQ(place_, 0u);
+    HearFromAll(transfer, deadline, service);
     uint64_t digest = 0;
-    Try([&] {
-      TransferWait wait(deadline, service);
-      digest = Broadcast(transfer, tensors, deadline, service, wait);
-    });
+    Try([&] { digest = Broadcast(transfer, tensors, deadline, service); });
     return digest;
   }
 
   void Receive(uint64_t transfer, std::span<const MutableBytes> spans, Deadline deadline,
                const Service& service) override {
     RC_CHECK_GT(place_, 0u);
+    SendBulkMessage(communicator_, group_[0], transfer, {}, deadline, service);
+    const auto plan =
+        Unpack<Plan>(ReceiveBulkMessage(communicator_, group_[0], transfer, deadline, service));
+    if (plan.staged.size() != spans.size())
+      throw Error(StrCat("transfer ", transfer, ": the trainer sends ", plan.staged.size(),
+                         " tensors, expected ", spans.size()));
     Try([&] {
       TransferWait wait(deadline, service);
-      SendBulkMessage(communicator_, group_[0], transfer, {}, deadline, service);
-      const auto plan =
-          Unpack<Plan>(ReceiveBulkMessage(communicator_, group_[0], transfer, deadline, service));
-      if (plan.staged.size() != spans.size())
-        throw Error(StrCat("transfer ", transfer, ": the trainer sends ", plan.staged.size(),
-                           " tensors, expected ", spans.size()));
       Join(wait);
       std::vector<Range> whole;
       std::vector<size_t> sizes;  // of the tensors that follow the first group
@@ -128,7 +126,7 @@ class NcclTransport final : public WeightTransport {
 
  private:
   uint64_t Broadcast(uint64_t transfer, std::span<const SourceTensor> tensors, Deadline deadline,
-                     const Service& service, TransferWait& wait) {
+                     const Service& service) {
     Plan plan;
     plan.group_bytes = group_bytes_;
     std::vector<bool> staged;
@@ -142,9 +140,9 @@ class NcclTransport final : public WeightTransport {
       auto* data = static_cast<std::byte*>(const_cast<void*>(tensors[i].data));
       if (!staged.back()) whole.push_back({data, sizes[i]});
     }
-    HearFromAll(transfer, deadline, service);
     for (size_t place = 1; place < group_.size(); ++place)
       SendBulkMessage(communicator_, group_[place], transfer, Pack(plan), deadline, service);
+    TransferWait wait(deadline, service);
     Join(wait);
 
     UpdateDigest digest(tensors);
@@ -184,7 +182,9 @@ class NcclTransport final : public WeightTransport {
   }
 
   /// Runs `body`; whatever ends it early aborts the communicator and waits until nothing of it can
-  /// write to memory any more.
+  /// write to memory any more. A rank is in here only after the trainer, and the trainer leaves it
+  /// well only after all ranks: so where one communicator is aborted the trainer's is too, and the
+  /// next update makes all of them anew.
   template <class Body>
   void Try(Body body) {
     try {

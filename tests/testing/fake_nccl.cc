@@ -45,7 +45,7 @@ struct World {
   std::map<std::string, std::shared_ptr<Clique>> cliques;  // by unique id
   std::vector<Injection> injections;
   std::map<int, int> groups;  // launched, by rank
-  int live = 0;
+  int live = 0, made = 0;
   int next_id = 1;
 };
 
@@ -109,6 +109,7 @@ Result ncclCommInitRankConfig(ncclComm** comm, int ranks, UniqueId id, int rank,
   clique->hopeless |= Injected(world, "join", rank, 1);
   *comm = new ncclComm{clique, rank, false, {}, 0, false, false};
   ++world.live;
+  ++world.made;
   return kInProgress;
 }
 
@@ -218,12 +219,19 @@ void fakeNcclReset() {
   const std::lock_guard lock(world.mutex);
   world.injections.clear();
   world.groups.clear();
+  world.made = 0;
 }
 
 int fakeNcclLiveComms() {
   World& world = TheWorld();
   const std::lock_guard lock(world.mutex);
   return world.live;
+}
+
+int fakeNcclCommsMade() {
+  World& world = TheWorld();
+  const std::lock_guard lock(world.mutex);
+  return world.made;
 }
 
 int fakeNcclGroups(int rank) {

@@ -12,6 +12,8 @@ void fakeNcclInject(const char* what, int rank, int nth);
 void fakeNcclReset();
 /// Communicators that have been made and not been aborted.
 int fakeNcclLiveComms();
+/// Communicators that have been made since the last reset.
+int fakeNcclCommsMade();
 /// Groups that have been launched by rank `rank` since the last reset.
 int fakeNcclGroups(int rank);
 }

@@ -24,6 +24,7 @@ class FakeNccl {
   }
   void Reset() { Find<decltype(fakeNcclReset)>("fakeNcclReset")(); }
   int live_comms() { return Find<decltype(fakeNcclLiveComms)>("fakeNcclLiveComms")(); }
+  int comms_made() { return Find<decltype(fakeNcclCommsMade)>("fakeNcclCommsMade")(); }
   int groups(int rank) { return Find<decltype(fakeNcclGroups)>("fakeNcclGroups")(rank); }
 
  private:

@@ -203,6 +203,26 @@ TEST(NcclSync, ALateRankIsNamedBeforeAnyKernelWaitsForIt) {
   EXPECT_EQ(fake.live_comms(), 0);
 }
 
+TEST(NcclSync, AnUpdateThatEndsBeforeItsTransferKeepsTheCommunicator) {
+  FakeNccl fake(ROLLCAST_FAKE_NCCL_22809);
+  UpdateRanks::Options options = By("nccl");
+  options.faults[2] = {{Fault::Kind::kDelay, Fault::On::kSend, MessageType::kReady, 2,
+                        std::chrono::milliseconds(900)}};
+  UpdateRanks ranks(2, options);
+  ASSERT_TRUE(ranks.publisher().Publish(With(UpdateMode::kStaged), Weights(1).tensors).committed);
+  SyncReport report = ranks.publisher().Publish(With(UpdateMode::kStaged, 0.6), Weights(2).tensors);
+  EXPECT_TRUE(Contains(report.error, "begin: rank 2 not ready")) << report.error;
+  // Rank 1 was waiting for the trainer, and has been told to stop.
+  const Deadline limit = Clock::now() + std::chrono::seconds(20);
+  do {
+    report = ranks.publisher().Publish(With(UpdateMode::kStaged), Weights(3).tensors);
+  } while (!report.committed && Clock::now() < limit);
+  EXPECT_TRUE(report.committed) << report.error;
+  EXPECT_EQ(fake.live_comms(), 3);
+  EXPECT_EQ(fake.comms_made(), 3);
+  for (int rank : {1, 2}) EXPECT_EQ(ranks.target(rank).Step().tensors, BytesOf(Weights(3)));
+}
+
 /// A rank's copy engine that spoils a byte of its nth copy.
 class SpoilingTransfer final : public ForeignTransfer {
  public:
