@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/cpu_transfer.h"
 #ifdef ROLLCAST_CUDA
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_transfer.h"
 #endif
 
@@ -27,6 +28,15 @@ std::string DeviceIdentity([[maybe_unused]] const std::string& device) {
   if (device.starts_with("cuda")) return CudaDeviceIdentity(device);
 #endif
   return {};
+}
+
+std::vector<std::string> GpuIdentities() {
+  std::vector<std::string> identities;
+#ifdef ROLLCAST_CUDA
+  for (int i = 0; i < CountCudaDevices(); ++i)
+    identities.push_back(DeviceIdentity(StrCat("cuda:", i)));
+#endif
+  return identities;
 }
 
 }  // namespace rollcast

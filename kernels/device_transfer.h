@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@ namespace rollcast {
 struct DeviceRange {
   const void* data = nullptr;
   size_t bytes = 0;
+  size_t offset = 0;  // its place in its tensor, for DigestSums; a multiple of 8
 };
 
 /// One stream of work of its own on one device; runs beside a Backend's stream on the same memory,
@@ -33,6 +35,8 @@ class DeviceTransfer {
   virtual bool host_memory() const = 0;
   /// The cudaStream_t, for a library that enqueues by itself (NCCL); null on the host.
   virtual void* stream() const = 0;
+  /// Calls `call` while the device is the calling thread's current one, for such a library.
+  virtual void RunOnDevice(const std::function<void()>& call) = 0;
 
   /// Device memory, 256-byte aligned, uninitialised. Throws Error when there is too little.
   virtual Buffer Allocate(size_t bytes) = 0;
@@ -49,7 +53,7 @@ class DeviceTransfer {
   /// Waits for the casts enqueued so far. True when, since the last call, one of them met a finite
   /// value that its new dtype cannot hold.
   virtual bool TakeCastOverflow() = 0;
-  /// Enqueues DigestSum (kernels/digest.h) of each range from its start and waits for the results.
+  /// Enqueues DigestSum (kernels/digest.h) of each range at its offset and waits for the results.
   virtual std::vector<uint64_t> DigestSums(std::span<const DeviceRange> ranges) = 0;
 
   virtual std::unique_ptr<Event> Record() = 0;
@@ -77,5 +81,9 @@ std::string DeviceOfMemory(const void* memory);
 /// What names a device beyond this process: its UUID. Empty for "cpu". Two ranks with one identity
 /// share a device.
 std::string DeviceIdentity(const std::string& device);
+
+/// DeviceIdentity of "cuda:0", "cuda:1", ... as this process sees them; empty in a build without
+/// CUDA and where there is no driver.
+std::vector<std::string> GpuIdentities();
 
 }  // namespace rollcast

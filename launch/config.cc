@@ -26,7 +26,11 @@ void ListModel(FieldList& list, ModelSettings& c) {
 
 void ListKernels(FieldList& list, BackendOptions& c) {
   list.Table("kernels", "the device of this rank", /*per_rank=*/true);
-  list.Add("device", c.device, "\"auto\", \"cpu\", \"cuda\" or \"cuda:N\"");
+  list.Add(
+      "device", c.device,
+      "\"auto\" (a GPU where there is one), \"cpu\", \"cuda\" or \"cuda:N\"; auto and cuda: beside "
+      "a trainer the workers of one host take its GPUs from the last downwards, so that the "
+      "trainer finds cuda:0 free; more workers than GPUs share");
   list.Add("threads", c.threads, "CPU threads of one op; 0 = all cores", Between(0, 1024));
   list.Add("isa", c.isa, "CPU instruction set", OneOf({"auto", "plain", "avx2", "avx512"}));
 }
@@ -127,6 +131,17 @@ void ListSync(FieldList& list, SyncSettings& c) {
            "staged: into a second copy while decoding goes on; in_place: over the "
            "live weights, decoding pauses",
            OneOf({"staged", "in_place"}));
+  list.Add(
+      "transport", c.transport,
+      "the way of weights from trainer to workers. ipc: copy engine, all on one host, decoding "
+      "hardly notices; nccl: broadcast, each rank with a GPU of its own; mpi: through host "
+      "memory; auto: the first of these that can work",
+      OneOf({"auto", "mpi", "nccl", "ipc"}));
+  list.AddPerRank(
+      "nccl_library", c.nccl_library,
+      "nccl: library file, the trainer's version on every rank (beside PyTorch, the "
+      "libnccl.so.2 that PyTorch has brought); where NVLink multicast does not work, set "
+      "NCCL_NVLS_ENABLE=0 in the environment of all ranks");
   list.Add("in_flight", c.in_flight, "what an update does to sequences that are being generated",
            OneOf({"keep", "recompute", "drain", "abort"}));
   list.Add("deadline_s", c.deadline_s, "seconds for one update, or for a peer to answer", seconds);

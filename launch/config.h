@@ -39,6 +39,8 @@ struct RolloutSettings {
 
 struct SyncSettings {
   std::string mode = "staged";
+  std::string transport = "auto";
+  std::string nccl_library = "libnccl.so.2";
   std::string in_flight = "keep";
   double deadline_s = 60;
   double drain_limit_s = 30;

@@ -12,8 +12,10 @@
 #include "launch/signals.h"
 #include "rollout/rollout_worker.h"
 #include "rollout/trajectory_file.h"
+#include "trainer_bridge/device_choice.h"
 #include "trainer_bridge/engine_update_target.h"
 #include "trainer_bridge/rollout_rank.h"
+#include "trainer_bridge/transport_choice.h"
 
 namespace rollcast {
 
@@ -96,7 +98,12 @@ void RunRolloutRank(const Config& config, World& world, const Roles& roles,
     PrepareOutput(config.rollout.output, config.rollout.overwrite, config.rollout.prompts);
   std::unique_ptr<Scorer> scorer;
   if (config.scorer.kind != "none") scorer = MakeScorer(config.scorer);
-  LoadedModel model = LoadedModel::Load(config);
+  const std::string& device = roles.ranks[static_cast<size_t>(world.rank())].device;
+  Config mine = config;
+  mine.kernels.device = device;
+  if (const std::string shared = SharedDevices(roles); coordinates && !shared.empty())
+    LogWarn(shared);
+  LoadedModel model = LoadedModel::Load(mine);
   if (config.sync.mode == "staged" && roles.trainer() >= 0) model.store->staging();
 
   RolloutRankOptions options;
@@ -150,8 +157,9 @@ void RunRolloutRank(const Config& config, World& world, const Roles& roles,
     ThrowIfSignalled();
     metrics.WriteIfDue(worker);
   };
-  RolloutRank rank(world.communicator(), roles, worker, target, {MessageWeightTransport()},
-                   std::move(options), std::move(seams));
+  RolloutRank rank(world.communicator(), roles, worker, target,
+                   OfferedTransports(device, config.sync.nccl_library), std::move(options),
+                   std::move(seams));
   LogInfo(fmt::format("ready after {:.1f} s: {}, {} threads, {} KV pages of {} tokens",
                       std::chrono::duration<double>(Clock::now() - begin).count(),
                       model.store->config().model_type, ResolveThreads(config.kernels).threads,

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/device_transfer.h"
 #include "launch/command.h"
 #include "launch/log.h"
 #include "launch/signals.h"
@@ -78,7 +79,8 @@ void ThrowIfSignalled() {
 }
 
 int RunAsRank(const Config& config, Role role,
-              const std::function<int(World& world, const Roles& roles)>& body) {
+              const std::function<int(World& world, const Roles& roles)>& body,
+              const std::string& trainer_device) {
   CatchSignals(MpiSession::Launched() ? SecondSignal::kIsIgnored : SecondSignal::kEndsProcess);
   World world;
   const bool alone = world.size() == 1;
@@ -97,8 +99,9 @@ int RunAsRank(const Config& config, Role role,
       throw Error(
           "the trainer is alone; start workers beside it: mpirun -np 1 rollcast trainer -c F : "
           "-np N rollcast worker -c F");
-    const RankInfo mine{role, ROLLCAST_VERSION, SharedSettings(config), HostName()};
-    const Roles roles = ExchangeRoles(world.communicator(), mine, Clock::now() + kRolesDeadline);
+    const Roles roles =
+        ExchangeRoles(world.communicator(), DescribeRank(config, role, trainer_device),
+                      Clock::now() + kRolesDeadline);
     try {
       status = body(world, roles);
     } catch (const std::exception& e) {
@@ -115,6 +118,13 @@ int RunAsRank(const Config& config, Role role,
   // A process alone fails like any other command.
   if (alone && failure != nullptr) std::rethrow_exception(failure);
   return status;
+}
+
+RankInfo DescribeRank(const Config& config, Role role, const std::string& trainer_device) {
+  RankInfo info{role, ROLLCAST_VERSION, Digest(config), HostName()};
+  info.device = role == Role::kTrainer ? trainer_device : config.kernels.device;
+  if (info.device != "cpu") info.gpus = GpuIdentities();
+  return info;
 }
 
 std::chrono::duration<double> SilenceLimit(const SyncSettings& sync) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "kernels/backend.h"
 #include "launch/config.h"
@@ -39,9 +40,14 @@ class World {
 /// Runs `body` as one rank of a job and returns the process's exit status: signals are caught, the
 /// log is open, roles and configuration are agreed on by all ranks. An exception that leaves `body`
 /// is logged with the rank and told to the coordinator (or by it to all), so that no rank is left
-/// half alive.
+/// half alive. `trainer_device`: where a trainer's tensors lie.
 int RunAsRank(const Config& config, Role role,
-              const std::function<int(World& world, const Roles& roles)>& body);
+              const std::function<int(World& world, const Roles& roles)>& body,
+              const std::string& trainer_device = "cpu");
+
+/// What a rank of this configuration says of itself at start. A trainer says on which device its
+/// tensors lie.
+RankInfo DescribeRank(const Config& config, Role role, const std::string& trainer_device = "cpu");
 
 /// Throws Stopped when SIGINT or SIGTERM has come.
 void ThrowIfSignalled();

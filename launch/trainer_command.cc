@@ -12,6 +12,7 @@
 #include "launch/progress.h"
 #include "launch/runtime.h"
 #include "launch/train_loop.h"
+#include "trainer_bridge/transport_choice.h"
 
 namespace rollcast {
 
@@ -68,6 +69,9 @@ int Report(const Config& config, const Run& run) {
 
 int RunTrainer(const Config& config) {
   return RunAsRank(config, Role::kTrainer, [&](World& world, const Roles& roles) {
+    const auto rank = static_cast<size_t>(world.rank());
+    const TransportChoice transport = ChooseTransport(config.sync.transport, roles);
+    if (!transport.warning.empty()) LogWarn(transport.warning);
     TrainerClient client(ClientOptions(config));
     Run run;
     std::exception_ptr failure;
@@ -83,8 +87,9 @@ int RunTrainer(const Config& config) {
     });
     std::exception_ptr end;
     try {
-      client.Serve(world.communicator(), roles, {MessageWeightTransport()}, "mpi",
-                   ThrowIfSignalled);
+      client.Serve(world.communicator(), roles,
+                   OfferedTransports(roles.ranks[rank].device, config.sync.nccl_library),
+                   transport.name, ThrowIfSignalled);
     } catch (const std::exception&) {
       end = std::current_exception();
     }

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include "trainer_bridge/device_choice.h"
 #include "trainer_bridge/wire.h"
 
 namespace rollcast {
@@ -31,7 +32,8 @@ namespace {
 struct WireRankInfo {
   RankInfo info;
   static void Fields(auto& self, auto&& visit) {
-    visit(self.info.role, self.info.rollcast_version, self.info.settings, self.info.host);
+    visit(self.info.role, self.info.rollcast_version, self.info.settings, self.info.host,
+          self.info.device, self.info.gpus);
   }
 };
 
@@ -79,11 +81,11 @@ std::string RankList(const std::vector<int>& ranks) {
 
 /// Every key that has more than one value, with its values and who has them; empty when there is
 /// none.
-std::string Differences(const std::vector<WireRankInfo>& ranks) {
+std::string Differences(const std::vector<RankInfo>& ranks) {
   // Ranks with the same text are one: a job of a thousand ranks has one or two texts.
   std::map<std::string, std::vector<int>> texts;
   for (size_t i = 0; i < ranks.size(); ++i)
-    texts[ranks[i].info.settings].push_back(static_cast<int>(i));
+    texts[ranks[i].settings].push_back(static_cast<int>(i));
   if (texts.size() == 1) return {};
 
   std::map<std::string, std::map<std::string, std::vector<int>>> keys;  // key to value to ranks
@@ -117,11 +119,11 @@ std::string Differences(const std::vector<WireRankInfo>& ranks) {
 }
 
 /// Empty when the ranks can work together.
-std::string Mismatch(const std::vector<WireRankInfo>& ranks) {
+std::string Mismatch(const std::vector<RankInfo>& ranks) {
   int trainers = 0, workers = 0;
-  const RankInfo& first = ranks.front().info;
+  const RankInfo& first = ranks.front();
   for (size_t i = 0; i < ranks.size(); ++i) {
-    const RankInfo& other = ranks[i].info;
+    const RankInfo& other = ranks[i];
     if (other.rollcast_version != first.rollcast_version)
       return StrCat("rank ", i, " (", other.host, ") runs rollcast ", other.rollcast_version,
                     ", rank 0 (", first.host, ") ", first.rollcast_version);
@@ -172,9 +174,20 @@ Roles ExchangeRoles(Communicator& communicator, const RankInfo& mine, Deadline d
     if (late >= 0) {
       table.error = StrCat("rank ", late, " did not report to rank 0 at start in time");
     } else {
-      for (auto& info : heard) table.ranks.push_back(std::move(*info));
-      table.error = Mismatch(table.ranks);
-      for (WireRankInfo& rank : table.ranks) rank.info.settings.clear();
+      std::vector<RankInfo> ranks;
+      for (auto& rank : heard) ranks.push_back(std::move(rank->info));
+      table.error = Mismatch(ranks);
+      if (table.error.empty()) {
+        try {
+          AssignDevices(ranks);
+        } catch (const Error& error) {
+          table.error = error.what();
+        }
+      }
+      for (RankInfo& info : ranks) {
+        info.settings.clear();
+        table.ranks.push_back({std::move(info)});
+      }
     }
     for (int rank = 1; rank < size; ++rank) communicator.Send(rank, Encode(table));
     if (late >= 0) {

@@ -18,6 +18,11 @@ struct RankInfo {
   std::string rollcast_version;
   std::string settings;  // that all ranks must share: "key = value" lines, one key a line
   std::string host;
+  std::string device = "cpu";          // or "auto", ... until AssignDevices has decided
+  std::vector<std::string> gpus = {};  // DeviceIdentity of every GPU that this rank sees
+
+  /// What names the rank's GPU; empty = it has none. `device` must have been assigned.
+  std::string gpu() const;
 };
 
 /// Every rank's RankInfo, by rank. `settings` are equal, and left out.
@@ -31,10 +36,11 @@ struct Roles {
   std::vector<int> workers() const { return With(Role::kWorker); }
 };
 
-/// Called by every rank once, before any other message. Rank 0 gathers and answers. Throws Error on
-/// every rank when versions or settings differ (naming each key, its values and the ranks that have
-/// them), when there is no worker, or more than one trainer; PeerLost, naming the rank, when one
-/// has not come by `deadline`.
+/// Called by every rank once, before any other message. Rank 0 gathers, assigns devices
+/// (device_choice.h) and answers. Throws Error on every rank when versions or settings differ
+/// (naming each key, its values and the ranks that have them), when there is no worker, more than
+/// one trainer, or a device is not there; PeerLost, naming the rank, when one has not come by
+/// `deadline`.
 Roles ExchangeRoles(Communicator& communicator, const RankInfo& mine, Deadline deadline);
 
 }  // namespace rollcast

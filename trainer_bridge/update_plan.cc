@@ -204,8 +204,8 @@ UpdatePlan MakeUpdatePlan(const WireManifest& manifest, bool partial,
           StrCat("tensor ", given[i]->tensor->name, ": the partial update does not name it"));
     if (!wanted[i]) continue;
     plan.carried.push_back(static_cast<uint32_t>(i));
-    plan.sources.push_back(
-        {given[i]->tensor->data, given[i]->tensor->dtype, entry.dtype, entry.shape.NumElements()});
+    plan.sources.push_back({given[i]->tensor->data, given[i]->tensor->dtype, entry.dtype,
+                            entry.shape.NumElements(), given[i]->tensor->name});
     plan.bytes += static_cast<int64_t>(entry.bytes);
   }
   if (plan.carried.empty()) throw Error("a partial update that carries no tensor");

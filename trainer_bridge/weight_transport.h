@@ -20,6 +20,7 @@ struct SourceTensor {
   DType dtype = DType::kF32;       // of `data`
   DType wire_dtype = DType::kF32;  // of the manifest's entry
   int64_t elements = 0;
+  std::string name;  // for messages
 };
 
 /// Moves one update from group[0] to the other ranks of the group. Made from the ranks that take

@@ -23,6 +23,7 @@ class CpuTransfer final : public DeviceTransfer {
   std::string name() const override { return "cpu"; }
   bool host_memory() const override { return true; }
   void* stream() const override { return nullptr; }
+  void RunOnDevice(const std::function<void()>& call) override { call(); }
   Buffer Allocate(size_t bytes) override { return AllocateHostMemory(bytes); }
   Buffer AllocateHost(size_t bytes) override { return AllocateHostMemory(bytes); }
 
@@ -38,7 +39,8 @@ class CpuTransfer final : public DeviceTransfer {
   bool TakeCastOverflow() override { return std::exchange(overflow_, false); }
   std::vector<uint64_t> DigestSums(std::span<const DeviceRange> ranges) override {
     std::vector<uint64_t> sums;
-    for (const DeviceRange& range : ranges) sums.push_back(DigestSum(range.data, range.bytes));
+    for (const DeviceRange& range : ranges)
+      sums.push_back(DigestSum(range.data, range.bytes, range.offset));
     return sums;
   }
 

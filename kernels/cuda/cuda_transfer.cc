@@ -38,6 +38,10 @@ class CudaTransfer final : public DeviceTransfer {
   std::string name() const override { return StrCat("cuda:", device_); }
   bool host_memory() const override { return false; }
   void* stream() const override { return stream_.get(); }
+  void RunOnDevice(const std::function<void()>& call) override {
+    const DeviceScope scope(device_);
+    call();
+  }
 
   Buffer Allocate(size_t bytes) override { return AllocateDeviceMemory(device_, bytes); }
   Buffer AllocateHost(size_t bytes) override {
@@ -78,7 +82,9 @@ class CudaTransfer final : public DeviceTransfer {
     std::vector<DigestJob> jobs;
     uint64_t chunks = 0;
     for (const DeviceRange& range : ranges) {
-      jobs.push_back({static_cast<const unsigned char*>(range.data), range.bytes, chunks});
+      RC_CHECK_EQ(range.offset % 8, 0u);
+      jobs.push_back(
+          {static_cast<const unsigned char*>(range.data), range.bytes, chunks, range.offset / 8});
       chunks += (range.bytes + kDigestChunkBytes - 1) / kDigestChunkBytes;
     }
     const size_t job_bytes = jobs.size() * sizeof(DigestJob);

@@ -182,23 +182,24 @@ __global__ void __launch_bounds__(kThreads, kDigestBlocks)
     const DigestJob job = jobs[current];
     const uint64_t begin = (chunk - job.first_chunk) * kDigestChunkBytes;
     const unsigned char* data = job.data + begin;
+    const uint64_t first_word = job.first_word + begin / 8;
     const auto bytes = static_cast<uint32_t>(min(kDigestChunkBytes, job.bytes - begin));
     const uint32_t words = bytes / 8;
     const auto address = reinterpret_cast<uintptr_t>(data);
     if (address % 16 == 0)
-      sum += SumOfPairs(data, begin / 8, words);
+      sum += SumOfPairs(data, first_word, words);
     else if (address % 8 == 0)
-      sum += SumOfWords<uint64_t>(data, begin / 8, words);
+      sum += SumOfWords<uint64_t>(data, first_word, words);
     else if (address % 4 == 0)
-      sum += SumOfWords<uint32_t>(data, begin / 8, words);
+      sum += SumOfWords<uint32_t>(data, first_word, words);
     else if (address % 2 == 0)
-      sum += SumOfWords<uint16_t>(data, begin / 8, words);
+      sum += SumOfWords<uint16_t>(data, first_word, words);
     else
-      sum += SumOfWords<uint8_t>(data, begin / 8, words);
+      sum += SumOfWords<uint8_t>(data, first_word, words);
     if (bytes % 8 != 0 && threadIdx.x == 0) {
       uint64_t word = 0;
       for (uint32_t k = 0; k < bytes % 8; ++k) word |= uint64_t{data[8 * words + k]} << (8 * k);
-      sum += DigestWord(word, begin / 8 + words);
+      sum += DigestWord(word, first_word + words);
     }
   }
   if (current >= 0) AddBlockSum(sum, sums + current);

@@ -20,6 +20,7 @@ struct DigestJob {
   const unsigned char* data;
   uint64_t bytes;
   uint64_t first_chunk;
+  uint64_t first_word;  // the place of `data` in its tensor
 };
 constexpr uint64_t kDigestChunkBytes = uint64_t{64} << 10;
 

@@ -38,8 +38,8 @@ std::vector<std::byte> CastInputs(DType dtype) {
       add(static_cast<uint16_t>(half));
       continue;
     }
-    for (const uint32_t bits : {half << 16, std::bit_cast<uint32_t>(F16ToFloat(
-                                                static_cast<uint16_t>(half)))})
+    for (const uint32_t bits :
+         {half << 16, std::bit_cast<uint32_t>(F16ToFloat(static_cast<uint16_t>(half)))})
       for (const uint32_t offset : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u})
         add(bits + offset);
     add(static_cast<uint32_t>(random()));
@@ -113,6 +113,20 @@ TEST_P(DeviceTransferTest, DigestSumsAreThoseOfTheHost) {
   for (size_t i = 0; i < ranges.size(); ++i)
     EXPECT_EQ(transfer_->DigestSums({&ranges[i], 1}).front(), expected[i]);
   EXPECT_TRUE(transfer_->DigestSums({}).empty());
+}
+
+TEST_P(DeviceTransferTest, PiecesOfOneTensorAddUpToItsSum) {
+  const std::vector<std::byte> data = RandomBytes(300005, 7);
+  const DeviceBytes memory(*transfer_, data, 2);
+  std::vector<DeviceRange> ranges;
+  for (const size_t begin : {0, 8, 65544, 131072, 299992})  // each up to the next
+    ranges.push_back({memory.data() + begin, 0, begin});
+  for (size_t i = 0; i < ranges.size(); ++i)
+    ranges[i].bytes =
+        (i + 1 < ranges.size() ? ranges[i + 1].offset : data.size()) - ranges[i].offset;
+  uint64_t sum = 0;
+  for (const uint64_t part : transfer_->DigestSums(ranges)) sum += part;
+  EXPECT_EQ(sum, DigestSum(data.data(), data.size()));
 }
 
 TEST_P(DeviceTransferTest, ALargeRangeAmongManySmallOnes) {
@@ -196,9 +210,9 @@ TEST_P(DeviceTransferTest, AnotherProcessReadsSharedMemoryOrSaysWhyNot) {
     EXPECT_TRUE(out.find("cannot be reached from another process") != std::string::npos) << out;
     return;
   }
-  EXPECT_EQ(out, StrCat(DigestSum(data.data(), data.size()), "\n",
-                        DigestSum(data.data() + 12345, 100000), "\n", DigestSum(data.data(), 1000),
-                        "\n"));
+  EXPECT_EQ(
+      out, StrCat(DigestSum(data.data(), data.size()), "\n", DigestSum(data.data() + 12345, 100000),
+                  "\n", DigestSum(data.data(), 1000), "\n"));
 }
 
 TEST_P(DeviceTransferTest, WhatIsNotItsOwnMemoryIsNotShared) {

@@ -2,7 +2,7 @@
 
 namespace rollcast::testing {
 
-UpdateRanks::UpdateRanks(int ranks, const Options& options) {
+UpdateRanks::UpdateRanks(int ranks, const Options& options) : transports_(options.transports) {
   auto communicators = MakeThreadCommunicators(ranks + 1, options.piece_bytes);
   std::vector<int> workers;
   for (int i = 0; i <= ranks; ++i) {
@@ -19,9 +19,8 @@ UpdateRanks::UpdateRanks(int ranks, const Options& options) {
     rank->target = std::make_unique<ToyUpdateTarget>(!options.no_staging.contains(i));
     ranks_.push_back(std::move(rank));
   }
-  publisher_ =
-      std::make_unique<WeightPublisher>(*trainer_, workers, std::vector{MessageWeightTransport()},
-                                        "mpi", [this](Message) { ++other_messages_; });
+  publisher_ = std::make_unique<WeightPublisher>(
+      *trainer_, workers, Transports(0), options.transport, [this](Message) { ++other_messages_; });
   for (auto& rank : ranks_) {
     rank->thread = std::thread([this, &rank = *rank] { RunRank(rank); });
     if (options.step) rank->stepper = std::thread([this, &rank = *rank] { RunStepper(rank); });
@@ -34,6 +33,11 @@ UpdateRanks::~UpdateRanks() {
     rank->thread.join();
     if (rank->stepper.joinable()) rank->stepper.join();
   }
+}
+
+std::vector<WeightTransportMaker> UpdateRanks::Transports(int rank) const {
+  if (transports_) return transports_(rank);
+  return {MessageWeightTransport()};
 }
 
 void UpdateRanks::RunRank(Rank& rank) {
@@ -56,7 +60,7 @@ void UpdateRanks::RunRank(Rank& rank) {
       const std::lock_guard lock(rank.mutex);
       rank.reports.push_back(report);
     };
-    WeightReceiver receiver(*rank.communicator, *rank.target, {MessageWeightTransport()},
+    WeightReceiver receiver(*rank.communicator, *rank.target, Transports(rank.communicator->rank()),
                             callbacks);
     receiver_ptr = &receiver;
     Backoff backoff;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,6 +21,9 @@ class UpdateRanks {
     size_t piece_bytes = 64;
     std::map<int, std::vector<Fault>> faults;  // by rank; 0 = the trainer
     std::map<int, bool> no_staging;            // ranks without memory for a staging arena
+    /// What a rank offers; null: MPI's alone.
+    std::function<std::vector<WeightTransportMaker>(int rank)> transports;
+    std::string transport = "mpi";  // that updates go by
     bool step = false;  // a second thread a rank calls Step all the time and checks what it sees
   };
 
@@ -47,9 +51,11 @@ class UpdateRanks {
     std::vector<SyncReport> reports;
   };
 
+  std::vector<WeightTransportMaker> Transports(int rank) const;
   void RunRank(Rank& rank);
   void RunStepper(Rank& rank);
 
+  const std::function<std::vector<WeightTransportMaker>(int rank)> transports_;
   std::unique_ptr<Communicator> trainer_;
   std::unique_ptr<WeightPublisher> publisher_;
   std::vector<std::unique_ptr<Rank>> ranks_;

@@ -201,6 +201,24 @@ TEST(Roles, AJobWithoutATrainerAndOfOneRank) {
   EXPECT_EQ(roles[0].trainer(), -1);
 }
 
+TEST(Roles, DevicesAreAssignedByOneRankForAll) {
+  const RankInfo trainer{Role::kTrainer, "1.0", 5, "a", "cuda:0", {"x", "y"}};
+  const RankInfo worker{Role::kWorker, "1.0", 5, "a", "auto", {"x", "y"}};
+  std::vector<Roles> roles;
+  for (const std::string& error : Exchange({worker, trainer, worker}, roles)) EXPECT_EQ(error, "");
+  for (const Roles& seen : roles) {
+    EXPECT_EQ(seen.ranks[0].device, "cuda:1");
+    EXPECT_EQ(seen.ranks[0].gpu(), "y");
+    EXPECT_EQ(seen.ranks[1].device, "cuda:0");
+    EXPECT_EQ(seen.ranks[2].device, "cuda:0");
+    EXPECT_EQ(seen.ranks[2].gpu(), "x");
+  }
+  RankInfo wrong = worker;
+  wrong.device = "cuda:2";
+  for (const std::string& error : Exchange({worker, trainer, wrong}, roles))
+    EXPECT_EQ(error, "kernels.device = \"cuda:2\": rank 2 (worker on a) sees 2 GPUs");
+}
+
 TEST(Roles, EveryRankHearsOfAMismatch) {
   std::vector<Roles> roles;
   const RankInfo trainer{Role::kTrainer, "1.0", "a.x = 5\n", "a"},
