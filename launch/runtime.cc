@@ -20,8 +20,8 @@ namespace rollcast {
 
 namespace {
 
-// To find all ranks: mpirun may still be starting processes on other hosts.
-constexpr auto kRolesDeadline = std::chrono::seconds(120);
+// mpirun may still be starting processes on other hosts.
+constexpr double kLeastRolesLimit_s = 120;
 
 std::string HostName() {
   std::array<char, 256> name{};
@@ -82,8 +82,9 @@ int RunAsRank(const Config& config, Role role,
     if (!alone) LogError(e.what());
   };
   try {
-    const RankInfo mine{role, ROLLCAST_VERSION, Digest(config), HostName()};
-    const Roles roles = ExchangeRoles(world.communicator(), mine, Clock::now() + kRolesDeadline);
+    const auto limit = std::chrono::duration_cast<Clock::duration>(RolesLimit(config.sync));
+    const Roles roles =
+        ExchangeRoles(world.communicator(), DescribeRank(config, role), Clock::now() + limit);
     try {
       status = body(world, roles);
     } catch (const std::exception& e) {
@@ -99,6 +100,15 @@ int RunAsRank(const Config& config, Role role,
   return status;
 }
 
+RankInfo DescribeRank(const Config& config, Role role) {
+  return {role, ROLLCAST_VERSION, Digest(config), HostName()};
+}
+
+std::chrono::duration<double> RolesLimit(const SyncSettings& sync) {
+  // A trainer in Python may load its own model before it joins.
+  return std::chrono::duration<double>(std::max(kLeastRolesLimit_s, sync.startup_s));
+}
+
 std::chrono::duration<double> SilenceLimit(const SyncSettings& sync) {
   return std::chrono::duration<double>(
       std::max(std::min(sync.deadline_s, 3 * sync.heartbeat_s), 1.5 * sync.heartbeat_s));
@@ -109,6 +119,15 @@ TrainerClientOptions ClientOptions(const Config& config) {
   options.heartbeat = std::chrono::duration<double>(config.sync.heartbeat_s);
   options.silence = SilenceLimit(config.sync);
   options.startup = std::chrono::duration<double>(config.sync.startup_s);
+  return options;
+}
+
+UpdateOptions UpdateDefaults(const SyncSettings& sync) {
+  UpdateOptions options;
+  options.mode = ParseUpdateMode(sync.mode);
+  options.in_flight = ParseInFlightPolicy(sync.in_flight.c_str());
+  options.deadline = std::chrono::duration<double>(sync.deadline_s);
+  options.drain_limit = std::chrono::duration<double>(sync.drain_limit_s);
   return options;
 }
 
