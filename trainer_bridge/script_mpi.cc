@@ -14,8 +14,6 @@ namespace rollcast {
 
 namespace {
 
-constexpr auto kFarewell = std::chrono::milliseconds(1500);
-
 enum class Stage { kOutside, kEntering, kInside, kLeaving, kOver };
 
 struct ScriptMpi {
@@ -44,12 +42,6 @@ void AtExit() {
   if (stage == Stage::kLeaving)
     std::fputs("rollcast: the job is done, but its ranks have not ended MPI\n", stderr);
   if (stage == Stage::kLeaving || stage == Stage::kEntering) std::_Exit(1);
-  if (stage != Stage::kInside) return;
-  try {
-    mpi.session->Finalize(1, kFarewell);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "rollcast: %s\n", e.what());
-  }
 }
 
 }  // namespace

@@ -11,8 +11,9 @@ namespace rollcast {
 /// what this returns, and it lives as long as the process. Throws Error when mpirun has not started
 /// the process, on the second call, and when MPI cannot be had.
 ///
-/// A program that ends without LeaveScriptMpi is one whose job has failed: when it exits, MPI is
-/// given 1.5 s to end. By then Python has printed its traceback.
+/// A program that ends without LeaveScriptMpi is one whose job has failed, and ends without
+/// MPI_Finalize: that would wait for ranks that never come. mpirun then takes any status for a
+/// failure.
 MpiSession& EnterScriptMpi();
 
 /// After a job that has ended well: ends MPI, so that the ranks, who are doing the same, can exit.

@@ -1,6 +1,6 @@
 #include "trainer_bridge/tensor_pack.h"
 
-#include "engine/float_convert.h"
+#include "kernels/float_convert.h"
 
 namespace rollcast {
 

@@ -135,7 +135,7 @@ const char* rollcast_trainer_error(void) { return rollcast::last_error.c_str(); 
 int rollcast_trainer_describe(rollcast_trainer* trainer, rollcast_result** result) {
   return CallFromC([&] {
     const rollcast::TrainerSession& session = rollcast::Given(trainer, "trainer").session;
-    rollcast::Give(result, session.roles(), session.setup().config_json);
+    rollcast::Give(result, session.roles(), session.setup());
   });
 }
 

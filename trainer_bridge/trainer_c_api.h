@@ -94,7 +94,7 @@ ROLLCAST_API int rollcast_trainer_open(const char* config, const char* const* se
                                        int32_t num_settings, rollcast_trainer** trainer);
 
 /* Column "json": {"config": {table: {key: value}}, "rank", "size", "workers": [ranks], "hosts":
- * [of each rank]}. */
+ * [of each rank], "device_memory": tensors on a GPU may be published from where they are}. */
 ROLLCAST_API int rollcast_trainer_describe(rollcast_trainer* trainer, rollcast_result** result);
 
 /* `prompts`: one JSON object a line, as in a prompt file: {"text"} or {"tokens"} or {"messages"},

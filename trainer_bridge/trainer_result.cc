@@ -174,15 +174,16 @@ rollcast_result ToResult(const JobStats& stats, const std::vector<int>& lost_ran
   return result;
 }
 
-rollcast_result ToResult(const Roles& roles, const std::string& config_json) {
+rollcast_result ToResult(const Roles& roles, const TrainerSetup& setup) {
   json hosts = json::array();
   for (const RankInfo& rank : roles.ranks) hosts.push_back(rank.host);
   rollcast_result result;
-  result.Set("json", Text({{"config", json::parse(config_json)},
+  result.Set("json", Text({{"config", json::parse(setup.config_json)},
                            {"rank", roles.trainer()},
                            {"size", roles.ranks.size()},
                            {"workers", roles.workers()},
-                           {"hosts", std::move(hosts)}}));
+                           {"hosts", std::move(hosts)},
+                           {"device_memory", setup.takes_device_memory}}));
   return result;
 }
 

@@ -12,6 +12,7 @@
 #include "trainer_bridge/messages.h"
 #include "trainer_bridge/trainer_c_api.h"
 #include "trainer_bridge/trainer_client.h"
+#include "trainer_bridge/trainer_session.h"
 
 struct rollcast_result {
  public:
@@ -37,7 +38,6 @@ rollcast_result ToResult(const SyncReport& report);
 rollcast_result ToResult(ScoreResult score);
 rollcast_result ToResult(const WireManifest& manifest);
 rollcast_result ToResult(const JobStats& stats, const std::vector<int>& lost_ranks);
-/// `config_json` becomes the value of "config".
-rollcast_result ToResult(const Roles& roles, const std::string& config_json);
+rollcast_result ToResult(const Roles& roles, const TrainerSetup& setup);
 
 }  // namespace rollcast

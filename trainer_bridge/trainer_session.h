@@ -20,6 +20,7 @@ struct TrainerSetup {
   std::chrono::duration<double> roles_limit{120};  // to hear from every rank
   TrainerClientOptions client;
   WeightTransportMaker transport;
+  bool takes_device_memory = false;  // `transport` sends from a GPU's memory, too
   UpdateOptions update;  // what an update is unless the caller says otherwise
   int group_size = 1;
   uint64_t seed = 0;
