@@ -137,8 +137,8 @@ class Client:
 
         mpirun -np 1 python train.py : -np N rollcast worker -c job.toml
 
-    `config` is the file that the ranks were given, and `settings` ({"rollout.seed": 3}) stand for
-    their `--set`: what a job shares must be the same on all ranks, and an error names what is not.
+    `config` is the file that the ranks were given, and `settings` ({"rollout.seed": 3}, or the words
+    themselves, ["rollout.seed=3"]) stand for their `--set`: what a job shares must be the same on all ranks, and an error names what is not.
     `arrays`: "numpy" or "torch", of what trajectories and scores hold.
 
     Use it as a context manager. When the block ends the job does, and its trajectory file is complete;
@@ -156,7 +156,7 @@ class Client:
     def __init__(
         self,
         config: Union[str, "os.PathLike[str]"],
-        settings: Optional[Mapping[str, Any]] = None,
+        settings: Union[Mapping[str, Any], Sequence[str], None] = None,
         *,
         arrays: str = "numpy",
     ) -> None:
@@ -167,7 +167,9 @@ class Client:
         self._abandoned: List[threading.Thread] = []  # calls that Ctrl-C has left
         self._kept: List[Any] = []  # tensors that a late rank may still be reading
         self._known: Optional[frozenset] = None
-        sets = [f"{key}={_toml(value)}".encode() for key, value in (settings or {}).items()]
+        if isinstance(settings, MappingABC):
+            settings = [f"{key}={_toml(value)}" for key, value in settings.items()]
+        sets = [setting.encode() for setting in settings or []]
         handle = ctypes.c_void_p()
         self._wait("rollcast_trainer_open", os.fsencode(config),
                    (ctypes.c_char_p * len(sets))(*sets), len(sets), ctypes.byref(handle))
@@ -354,10 +356,10 @@ class Client:
         elif isinstance(error, RollcastError):
             self.fail(str(error))
         elif isinstance(error, SystemExit):
-            self.fail(f"the trainer has exited with status {error.code}")
+            self.fail(f"its script has exited with status {error.code}")
         else:
             text = str(error)
-            self.fail(f"the trainer: {type(error).__name__}" + (f": {text}" if text else ""))
+            self.fail(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
     # Inside
 
@@ -400,7 +402,7 @@ class Client:
         self._kept.clear()
 
     def _at_exit(self) -> None:
-        self.fail("the trainer has ended without finishing the job (use the Client in a with block)")
+        self.fail("its script has ended without finishing the job (use the Client in a with block)")
 
     def _draw(
         self,
