@@ -44,8 +44,8 @@ TEST_P(PythonJobTest, EndsWell) {
 }
 
 std::string CaseName(const ::testing::TestParamInfo<const char*>& info) { return info.param; }
-INSTANTIATE_TEST_SUITE_P(Cases, PythonJobTest, ::testing::Values("rollout", "submit", "publish"),
-                         CaseName);
+INSTANTIATE_TEST_SUITE_P(Cases, PythonJobTest,
+                         ::testing::Values("rollout", "submit", "publish", "own_mpi"), CaseName);
 
 TEST_F(PythonTest, AnExceptionInTheScriptEndsTheJobWithItsText) {
   MpiJob job(Job(Case("fails"), 2, "", WithOutput()), folder_);
@@ -58,6 +58,12 @@ TEST_F(PythonTest, AnExceptionInTheScriptEndsTheJobWithItsText) {
       std::string::npos)
       << err;
   EXPECT_EQ(TrajectoryReader(Output()).rows(), 3);
+}
+
+TEST_F(PythonTest, AScriptThatHasMpiForOneThreadIsToldSo) {
+  MpiJob job(Job(Case("one_thread"), 1, "", WithOutput()), folder_);
+  EXPECT_GT(job.Wait(60s), 0);
+  EXPECT_NE(job.err().find("it must ask for MPI_THREAD_MULTIPLE"), std::string::npos) << job.err();
 }
 
 TEST_F(PythonTest, CtrlCIsHeardWhileACallWaits) {
@@ -75,7 +81,7 @@ TEST_F(PythonTest, AKilledRankIsAnExceptionInTheScript) {
   ASSERT_TRUE(job.WaitFor([&] { return std::filesystem::exists(model() / "started"); }, 60s))
       << job.err();
   ASSERT_TRUE(job.KillRank(1));
-  EXPECT_GT(job.Wait(60s), 0);
+  ASSERT_NE(job.Wait(60s), -1);  // mpirun's status says nothing then
   EXPECT_NE(job.out().find("seen by the script: the coordinator (rank 1) is lost"),
             std::string::npos)
       << job.out() << job.err();
@@ -84,9 +90,10 @@ TEST_F(PythonTest, AKilledRankIsAnExceptionInTheScript) {
 TEST_F(PythonTest, AScriptThatForgetsItsClientFails) {
   MpiJob job(Job(Case("forgotten"), 1), folder_);
   EXPECT_GT(job.Wait(60s), 0);
-  EXPECT_NE(job.err().find(
-                "error: the trainer (rank 0) has failed: its script has ended without the job"),
-            std::string::npos)
+  EXPECT_NE(
+      job.err().find(
+          "error: the trainer (rank 0) has failed: its script has ended without finishing the job"),
+      std::string::npos)
       << job.err();
 }
 

@@ -2,9 +2,12 @@
 
 usage: trainer_job.py CASE CONFIG MODEL, with the toy model's folder; numpy only.
 """
+import atexit
+import ctypes
 import json
 import os
 import pathlib
+import signal
 import struct
 import sys
 import threading
@@ -236,6 +239,19 @@ def publish(client, model):
     assert client.publish(wide).digest == digest
 
 
+def own_mpi(client, _):
+    assert len(client.rollout(PROMPTS, 1)) == 3
+
+
+def begin_mpi(level):
+    """As a script that uses MPI itself. Returns its library."""
+    mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+    provided = ctypes.c_int()
+    assert mpi.MPI_Init_thread(None, None, level, ctypes.byref(provided)) == 0
+    assert provided.value >= level
+    return mpi
+
+
 def fails(client, _):
     client.rollout(PROMPTS, 1)
     raise ValueError("the loss is not finite")
@@ -243,15 +259,13 @@ def fails(client, _):
 
 def interrupted(client, _):
     # As when Ctrl-C comes while a call waits for the ranks.
-    import signal
-
     threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     while True:
-        client.rollout(PROMPTS * 1, 64, {"max_tokens": 400})
+        client.rollout(PROMPTS, 64, {"max_tokens": 400})
 
 
 def killed(client, model):
-    print("started", flush=True)
+    client.rollout(PROMPTS, 1)
     pathlib.Path(model, "started").touch()
     try:
         while True:
@@ -268,6 +282,10 @@ def main():
         client = rollcast.Client(config, {"model.path": model})
         client.rollout(PROMPTS, 1)
         return
+    if case == "own_mpi":
+        atexit.register(begin_mpi(3).MPI_Finalize)  # MPI_THREAD_MULTIPLE
+    if case == "one_thread":
+        begin_mpi(1)  # MPI_THREAD_FUNNELED
     settings = {"model.path": model, "rollout.output": os.path.join(model, "out.h5")}
     with rollcast.Client(config, settings) as client:
         globals()[case](client, model)

@@ -21,6 +21,7 @@ import time
 import rollcast
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging
 
 
 def parse_arguments():
@@ -29,7 +30,7 @@ def parse_arguments():
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="as the ranks were given it")
     parser.add_argument("--updates", type=int, default=30)
-    parser.add_argument("--learning-rate", type=float, default=5e-6)
+    parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--weight-decay", type=float, default=0.0)
     parser.add_argument("--clip", type=float, default=0.2, help="the ratio stays in [1 - clip, 1 + clip]")
     parser.add_argument("--max-grad-norm", type=float, default=1.0)
@@ -70,13 +71,33 @@ def log_probabilities(model, ids, attention_mask, temperature):
     return chosen - scaled.logsumexp(-1)
 
 
+class MasterAdamW:
+    """AdamW on float32 copies of the parameters. The model itself computes, in float32, with these
+    rounded to the dtype that the ranks hold: the policy that is trained is the one that samples."""
+
+    def __init__(self, model, dtype, learning_rate, weight_decay):
+        self.parameters, self.dtype = list(model.parameters()), dtype
+        self.masters = [p.detach().clone() for p in self.parameters]
+        self.adamw = torch.optim.AdamW(self.masters, lr=learning_rate, betas=(0.9, 0.95),
+                                       weight_decay=weight_decay)
+
+    def step(self, max_grad_norm):
+        for master, parameter in zip(self.masters, self.parameters):
+            master.grad, parameter.grad = parameter.grad, None
+        norm = torch.nn.utils.clip_grad_norm_(self.masters, max_grad_norm)
+        self.adamw.step()
+        with torch.no_grad():
+            for master, parameter in zip(self.masters, self.parameters):
+                parameter.copy_(master.to(self.dtype))
+        return norm
+
+
 def train_step(model, optimizer, batch, temperature, arguments):
     """One optimizer step on the clipped objective. Returns what is printed of it."""
     advantage = advantages(batch).to(arguments.device)
     mask = batch.completion_mask[:, 1:].to(arguments.device)
     tokens = mask.sum()
     loss_sum = difference = k3 = 0.0
-    optimizer.zero_grad(set_to_none=True)
     for begin in range(0, len(advantage), arguments.micro_batch):
         rows = slice(begin, begin + arguments.micro_batch)
         ids = batch.input_ids[rows].to(arguments.device)
@@ -95,8 +116,7 @@ def train_step(model, optimizer, batch, temperature, arguments):
             loss_sum += loss.item()
             difference += change.abs().sum().item()
             k3 += (ratio - 1 - change).sum().item()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), arguments.max_grad_norm)
-    optimizer.step()
+    norm = optimizer.step(arguments.max_grad_norm)
     return {
         "loss": loss_sum,
         "mean_abs_logprob_difference": difference / tokens.item(),
@@ -107,11 +127,10 @@ def train_step(model, optimizer, batch, temperature, arguments):
 
 def train(client, arguments, log):
     config = client.config
-    # float32 weights for the optimizer; publishing casts them to what the ranks hold.
     model = AutoModelForCausalLM.from_pretrained(config["model"]["path"], dtype=torch.float32)
     model.to(arguments.device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate,
-                                  betas=(0.9, 0.95), weight_decay=arguments.weight_decay)
+    dtype = getattr(torch, client.manifest().tensors[0].dtype)
+    optimizer = MasterAdamW(model, dtype, arguments.learning_rate, arguments.weight_decay)
     prompts = epochs(read_prompts(config["rollout"]["prompts"]), config["rollout"]["seed"])
     temperature = config["sampling"]["temperature"]
     print("update version reward  mean|dlogp|    k3 KL  tokens/s  sync ms  pause ms", flush=True)
@@ -152,6 +171,7 @@ def train(client, arguments, log):
 
 def main():
     arguments = parse_arguments()
+    logging.disable_progress_bar()
     with open(arguments.output, "w", encoding="utf-8") as log, \
             rollcast.Client(arguments.config, arguments.set) as client:
         train(client, arguments, log)
