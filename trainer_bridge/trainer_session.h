@@ -21,7 +21,7 @@ struct TrainerSetup {
   TrainerClientOptions client;
   WeightTransportMaker transport;
   bool takes_device_memory = false;  // `transport` sends from a GPU's memory, too
-  UpdateOptions update;  // what an update is unless the caller says otherwise
+  UpdateOptions update;              // what an update is unless the caller says otherwise
   int group_size = 1;
   uint64_t seed = 0;
   std::string config_json;  // {table: {key: value}}
