@@ -14,11 +14,10 @@
 tensors become an update.
 """
 
+from ._library import VERSION as __version__
 from ._library import RollcastError
 from .client import Client, JobStats, Manifest, Score, SyncReport, TensorInfo, UpdateError
 from .trajectory import Batch, PaddedBatch, Trajectory
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Batch",
@@ -32,4 +31,5 @@ __all__ = [
     "TensorInfo",
     "Trajectory",
     "UpdateError",
+    "__version__",
 ]

@@ -174,6 +174,7 @@ class Client:
         self._wait("rollcast_trainer_open", os.fsencode(config),
                    (ctypes.c_char_p * len(sets))(*sets), len(sets), ctypes.byref(handle))
         self._handle = handle
+        self._process = os.getpid()
         atexit.register(self._at_exit)
         with self._result("rollcast_trainer_describe") as result:
             about = result.json()
@@ -268,6 +269,8 @@ class Client:
         Raises RollcastError, naming the tensor, when the tensors do not fit the model, before anything
         has been sent; UpdateError when the update was not committed.
         """
+        if version is not None and version < 0:
+            raise RollcastError(f"version {version}: must be at least 0")
         given, owners = self._gather(tensors)
         chosen = [name.encode() for name in names or []]
         if names is not None:
@@ -402,6 +405,8 @@ class Client:
         self._kept.clear()
 
     def _at_exit(self) -> None:
+        if os.getpid() != self._process:
+            return  # a fork of the script has no part in the job
         self.fail("its script has ended without finishing the job (use the Client in a with block)")
 
     def _draw(
