@@ -34,7 +34,10 @@ TrainerSession::~TrainerSession() {
 }
 
 TrainerClient& TrainerSession::client() {
-  client_.WaitUntilStarted();
+  if (!started_) {
+    client_.WaitUntilStarted();
+    started_ = true;
+  }
   return client_;
 }
 

@@ -2,6 +2,7 @@
 // and end.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -58,6 +59,7 @@ class TrainerSession {
   const TrainerSetup setup_;
   TrainerClient client_;
   Roles roles_;
+  std::atomic<bool> started_{false};  // every rank has its weights
   std::thread bridge_;
 };
 

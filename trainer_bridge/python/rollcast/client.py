@@ -206,10 +206,9 @@ class Client:
         the last hidden states. Every completion has exactly one outcome: see `Batch.completed`.
         Nothing else may be pending. Raises RollcastError after `timeout` seconds.
         """
-        draw, kept = self._draw(group_size, sampling, seed, in_flight, hidden)
+        draw = self._draw(group_size, sampling, seed, in_flight, hidden)
         with self._result("rollcast_trainer_rollout", _rows(prompts), ctypes.byref(draw),
                           timeout) as result:
-            del kept
             return read_batch(result, self._arrays)
 
     def submit(
@@ -223,9 +222,8 @@ class Client:
         hidden: bool = False,
     ) -> List[int]:
         """Queues prompts, as `rollout` does, and returns at once: one group id a prompt."""
-        draw, kept = self._draw(group_size, sampling, seed, in_flight, hidden)
+        draw = self._draw(group_size, sampling, seed, in_flight, hidden)
         with self._result("rollcast_trainer_submit", _rows(prompts), ctypes.byref(draw)) as result:
-            del kept
             return [int(group) for group in result.column("group_id")]
 
     def collect(self, groups: Optional[int] = None, timeout: float = 3600.0) -> Batch:
@@ -280,7 +278,7 @@ class Client:
             -1 if version is None else version, _text(mode), _text(in_flight), int(partial),
             len(chosen), (ctypes.c_char_p * len(chosen))(*chosen), deadline or 0.0,
             drain_limit or 0.0)
-        self._kept.append(owners)  # also if Ctrl-C leaves the call
+        self._kept.append((given, owners))  # also if Ctrl-C leaves the call
         with self._result("rollcast_trainer_publish", (Tensor * len(given))(*given), len(given),
                           ctypes.byref(update)) as result:
             report = SyncReport(**result.json())
@@ -298,8 +296,8 @@ class Client:
         ids = np.ascontiguousarray(np.asarray(tokens), np.int32)
         if ids.ndim != 1:
             raise ValueError(f"tokens has shape {list(ids.shape)}; expected [N]")
-        with self._result("rollcast_trainer_score", ids.ctypes.data, len(ids), int(logits),
-                          timeout) as result:
+        with self._result("rollcast_trainer_score", ids.ctypes.data_as(ctypes.c_void_p),
+                          len(ids), int(logits), timeout) as result:
             columns = [result.column("logprob_raw"), result.column("logits")]
             version = result.json()["version"]
         if self._arrays == "torch":
@@ -416,13 +414,12 @@ class Client:
         seed: Optional[int],
         in_flight: Optional[str],
         hidden: bool,
-    ) -> Tuple[Draw, Any]:
+    ) -> Draw:
         if group_size is not None and group_size < 1:
             raise RollcastError(f"group size {group_size}: must be at least 1")
         lines = "\n".join(f"{key} = {_toml(value)}" for key, value in (sampling or {}).items())
         number = None if seed is None else ctypes.pointer(ctypes.c_uint64(seed))
-        draw = Draw(group_size or 0, lines.encode(), number, _text(in_flight), int(hidden))
-        return draw, number
+        return Draw(group_size or 0, lines.encode(), number, _text(in_flight), int(hidden))
 
     def _known_names(self) -> frozenset:
         if self._known is None:
@@ -448,12 +445,13 @@ class Client:
             if copied:
                 tensor = tensor_rules.to_host(tensor)
             view = tensor_rules.view(name, tensor)
-            entry = view.to_c(wire.encode())
+            entry = view.to_c(wire)
             if copied:
                 packed = Tensor()
                 self._library.call("rollcast_trainer_pack", self._open_handle(),
                                    ctypes.byref(entry), ctypes.byref(packed))
-                entry = Tensor(wire.encode(), packed.data, entry.shape, packed.rank, packed.dtype)
+                entry = dataclasses.replace(
+                    view, address=packed.data, dtype=packed.dtype, owner=None).to_c(wire)
             else:
                 owners.append(view.owner)
                 if view.device is not None:

@@ -56,9 +56,10 @@ class View:
     owner: Any
     device: Optional[Any] = None  # a torch.device that is not the CPU
 
-    def to_c(self, name: bytes) -> "_library.Tensor":
+    def to_c(self, name: str) -> "_library.Tensor":
+        """Holds name and shape, but not the memory."""
         shape = (ctypes.c_int64 * len(self.shape))(*self.shape)
-        return _library.Tensor(name, self.address, shape, len(self.shape), self.dtype)
+        return _library.Tensor(name.encode(), self.address, shape, len(self.shape), self.dtype)
 
 
 def is_torch(tensor: Any) -> bool:
