@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """GRPO on every parameter of a Hugging Face model: plain PyTorch, with rollcast for the rollouts.
 
-    mpirun -np 1 python trainer_bridge/python/train_grpo.py -c configs/demo.toml : \\
+    mpirun --bind-to none -np 1 python trainer_bridge/python/train_grpo.py -c configs/demo.toml : \\
            -np 1 build/release/rollcast worker -c configs/demo.toml
 
 Model, prompts, scorer, group size and sampling are those of the configuration; the trainer's own
