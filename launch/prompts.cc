@@ -1,34 +1,44 @@
 #include "launch/prompts.h"
 
 #include <filesystem>
-#include <optional>
-#include <string>
-
-#include "rollout/chat_template.h"
 
 namespace rollcast {
 
-std::vector<Prompt> LoadPrompts(const Config& config, int vocab_size) {
+PromptReader::PromptReader(const Config& config, int vocab_size) : vocab_size_(vocab_size) {
   std::filesystem::path folder =
       config.rollout.tokenizer.empty() ? config.model.path : config.rollout.tokenizer;
   if (!std::filesystem::is_directory(folder)) folder = folder.parent_path();
-  std::optional<ChatTemplate> chat;
-  std::string why_not;
   try {
-    chat = ChatTemplate::Load(folder);
+    chat_ = ChatTemplate::Load(folder);
   } catch (const Error& e) {
-    why_not = e.what();  // of no interest unless a prompt has messages
+    why_no_chat_ = e.what();  // of no interest unless a prompt has messages
   }
+}
+
+std::vector<Prompt> PromptReader::Explain(
+    const std::function<std::vector<Prompt>(const PromptOptions&)>& read) const {
   PromptOptions options;
-  options.chat_template = chat.has_value() ? &*chat : nullptr;
-  options.vocab_size = vocab_size;
+  options.chat_template = chat_.has_value() ? &*chat_ : nullptr;
+  options.vocab_size = vocab_size_;
   try {
-    return ReadPrompts(config.rollout.prompts, options);
+    return read(options);
   } catch (const Error& e) {
     const std::string what = e.what();
-    if (chat.has_value() || what.find("\"messages\"") == std::string::npos) throw;
-    throw Error(StrCat(what, " (", why_not, ")"));
+    if (chat_.has_value() || what.find("\"messages\"") == std::string::npos) throw;
+    throw Error(StrCat(what, " (", why_no_chat_, ")"));
   }
+}
+
+std::vector<Prompt> PromptReader::Read(std::istream& in, const std::string& name) const {
+  return Explain([&](const PromptOptions& options) { return ReadPrompts(in, name, options); });
+}
+
+std::vector<Prompt> PromptReader::Read(const std::filesystem::path& path) const {
+  return Explain([&](const PromptOptions& options) { return ReadPrompts(path, options); });
+}
+
+std::vector<Prompt> LoadPrompts(const Config& config, int vocab_size) {
+  return PromptReader(config, vocab_size).Read(config.rollout.prompts);
 }
 
 PromptGroup ToGroup(const Prompt& prompt, const RolloutSettings& settings) {

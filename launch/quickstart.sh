@@ -13,7 +13,7 @@ if [ ! -f build/release/CMakeCache.txt ]; then
   step "Configuring build/release" cmake --preset release -DROLLCAST_TESTS=OFF
 fi
 step "Building build/release/rollcast" \
-  cmake --build build/release --target rollcast -j "$(build_jobs)"
+  cmake --build build/release --target rollcast rollcast_trainer -j "$(build_jobs)"
 
 config=configs/demo.toml status=0
 ./launch/get_demo_model.sh || status=$?

@@ -21,8 +21,8 @@ namespace rollcast {
 
 namespace {
 
-// To find all ranks: mpirun may still be starting processes on other hosts.
-constexpr auto kRolesDeadline = std::chrono::seconds(120);
+// mpirun may still be starting processes on other hosts.
+constexpr double kLeastRolesLimit_s = 120;
 
 // Between the end of a job that fails on one rank and that rank's exit. mpirun kills the others
 // when the first one has gone: with SIGTERM, or, where it has sent that already, with SIGKILL at
@@ -99,9 +99,10 @@ int RunAsRank(const Config& config, Role role,
       throw Error(
           "the trainer is alone; start workers beside it: mpirun -np 1 rollcast trainer -c F : "
           "-np N rollcast worker -c F");
+    const auto limit = std::chrono::duration_cast<Clock::duration>(RolesLimit(config.sync));
     const Roles roles =
         ExchangeRoles(world.communicator(), DescribeRank(config, role, trainer_device),
-                      Clock::now() + kRolesDeadline);
+                      Clock::now() + limit);
     try {
       status = body(world, roles);
     } catch (const std::exception& e) {
@@ -121,10 +122,15 @@ int RunAsRank(const Config& config, Role role,
 }
 
 RankInfo DescribeRank(const Config& config, Role role, const std::string& trainer_device) {
-  RankInfo info{role, ROLLCAST_VERSION, Digest(config), HostName()};
+  RankInfo info{role, ROLLCAST_VERSION, SharedSettings(config), HostName()};
   info.device = role == Role::kTrainer ? trainer_device : config.kernels.device;
   if (info.device != "cpu") info.gpus = GpuIdentities();
   return info;
+}
+
+std::chrono::duration<double> RolesLimit(const SyncSettings& sync) {
+  // A trainer in Python may load its own model before it joins.
+  return std::chrono::duration<double>(std::max(kLeastRolesLimit_s, sync.startup_s));
 }
 
 std::chrono::duration<double> SilenceLimit(const SyncSettings& sync) {
@@ -137,6 +143,15 @@ TrainerClientOptions ClientOptions(const Config& config) {
   options.heartbeat = std::chrono::duration<double>(config.sync.heartbeat_s);
   options.silence = SilenceLimit(config.sync);
   options.startup = std::chrono::duration<double>(config.sync.startup_s);
+  return options;
+}
+
+UpdateOptions UpdateDefaults(const SyncSettings& sync) {
+  UpdateOptions options;
+  options.mode = ParseUpdateMode(sync.mode);
+  options.in_flight = ParseInFlightPolicy(sync.in_flight.c_str());
+  options.deadline = std::chrono::duration<double>(sync.deadline_s);
+  options.drain_limit = std::chrono::duration<double>(sync.drain_limit_s);
   return options;
 }
 

@@ -52,9 +52,16 @@ RankInfo DescribeRank(const Config& config, Role role, const std::string& traine
 /// Throws Stopped when SIGINT or SIGTERM has come.
 void ThrowIfSignalled();
 
+/// What this rank says of itself to the others.
+RankInfo DescribeRank(const Config& config, Role role);
+/// How long ranks are waited for until all have said so.
+std::chrono::duration<double> RolesLimit(const SyncSettings& sync);
+
 /// Heartbeats and the silence after which a peer is lost, from [sync].
 std::chrono::duration<double> SilenceLimit(const SyncSettings& sync);
 TrainerClientOptions ClientOptions(const Config& config);
+/// A whole update as [sync] has it.
+UpdateOptions UpdateDefaults(const SyncSettings& sync);
 
 /// `options` with `threads` resolved where it is 0: the cores that this process may use, shared
 /// with the other ranks of this host unless mpirun has bound them apart.

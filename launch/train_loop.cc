@@ -206,13 +206,9 @@ void TrainLoop::Publish(UpdateRecord& record) {
   const std::vector<NamedTensor> tensors = {
       {kNorm, DType::kBF16, {model_.hidden_size}, grpo_->norm_bf16().data()},
       {kHead, DType::kBF16, {model_.vocab_size, model_.hidden_size}, grpo_->head_bf16().data()}};
-  UpdateOptions options;
-  options.mode = ParseUpdateMode(config_.sync.mode);
-  options.in_flight = ParseInFlightPolicy(config_.sync.in_flight.c_str());
+  UpdateOptions options = UpdateDefaults(config_.sync);
   options.partial = true;  // the body is frozen
   options.names = {kNorm, kHead};
-  options.deadline = std::chrono::duration<double>(config_.sync.deadline_s);
-  options.drain_limit = std::chrono::duration<double>(config_.sync.drain_limit_s);
   for (int attempt = 1;; ++attempt) {
     record.sync = client_.Publish(options, tensors);
     if (!record.sync.error.empty())

@@ -10,6 +10,8 @@ Command WorkerCommand() {
   command.details =
       "Decodes, scores and takes weight updates until the trainer ends the job:\n"
       "  mpirun -np 1 rollcast trainer -c F : -np N rollcast worker -c F\n"
+      "or beside a trainer of your own, written with trainer_bridge/python/rollcast:\n"
+      "  mpirun -np 1 python train.py : -np N rollcast worker -c F\n"
       "The first rollout rank also hands out the prompts and writes the trajectory file.";
   command.options = {ForKey("--model", "model.path"), ForKey("-o,--output", "rollout.output")};
   command.takes_config = true;

@@ -364,20 +364,34 @@ bool MpiSession::Launched() {
   return false;
 }
 
-MpiSession::MpiSession() : unfinished_(std::make_shared<Unfinished>()) {
-  int initialized = 0;
+MpiSession::MpiSession(MpiHost host) : unfinished_(std::make_shared<Unfinished>()) {
+  const bool in_script = host == MpiHost::kScript;
+  int initialized = 0, finalized = 0;
   MPI_Initialized(&initialized);
-  RC_CHECK(!initialized, "MPI is initialised once in a process");
+  MPI_Finalized(&finalized);
+  RC_CHECK(in_script || !initialized, "MPI is initialised once in a process");
+  if (finalized) throw MpiError("MPI has been finalized in this process; it cannot begin again");
   int provided = MPI_THREAD_SINGLE;
-  RC_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), -1);
+  if (initialized) {
+    owned_ = false;
+    RC_MPI(MPI_Query_thread(&provided), -1);
+    // The bridge thread is another one than the program's.
+    if (provided < MPI_THREAD_SERIALIZED)
+      throw MpiError(
+          "this process has initialised MPI for one thread; it must ask for MPI_THREAD_MULTIPLE "
+          "(mpi4py does unless mpi4py.rc.thread_level is set), or leave MPI to rollcast");
+  } else {
+    const int wanted = in_script ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED;
+    RC_MPI(MPI_Init_thread(nullptr, nullptr, wanted, &provided), -1);
+    if (provided < MPI_THREAD_FUNNELED)
+      throw MpiError("this MPI library offers no MPI_THREAD_FUNNELED");
+  }
   RC_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), -1);
   RC_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size_), rank_);
-  if (provided < MPI_THREAD_FUNNELED)
-    throw MpiError("this MPI library offers no MPI_THREAD_FUNNELED");
 }
 
 MpiSession::~MpiSession() {
-  if (!finalized_) MPI_Abort(MPI_COMM_WORLD, 1);
+  if (owned_ && !finalized_) MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
 std::unique_ptr<Communicator> MpiSession::MakeCommunicator(size_t bulk_piece_bytes) {
@@ -385,9 +399,14 @@ std::unique_ptr<Communicator> MpiSession::MakeCommunicator(size_t bulk_piece_byt
                                            std::static_pointer_cast<Unfinished>(unfinished_));
 }
 
-void MpiSession::Finalize(int exit_status, std::chrono::milliseconds limit) {
+void MpiSession::Finalize() {
   RC_CHECK(!finalized_);
   finalized_ = true;
+  if (owned_ && MPI_Finalize() != MPI_SUCCESS)
+    throw MpiError(StrCat("MPI_Finalize failed on rank ", rank_));
+}
+
+void MpiSession::Finalize(int exit_status, std::chrono::milliseconds limit) {
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
@@ -396,14 +415,19 @@ void MpiSession::Finalize(int exit_status, std::chrono::milliseconds limit) {
     if (!changed.wait_for(lock, limit, [&] { return done; }))
       std::_Exit(exit_status != 0 ? exit_status : 1);
   });
-  const int code = MPI_Finalize();
+  std::exception_ptr failure;
+  try {
+    Finalize();
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
   {
     const std::lock_guard lock(mutex);
     done = true;
   }
   changed.notify_all();
   watchdog.join();
-  if (code != MPI_SUCCESS) throw MpiError(StrCat("MPI_Finalize failed on rank ", rank_));
+  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 void MpiSession::Leave(int status) {

@@ -1,0 +1,70 @@
+// Where the trainer library reads its configuration: the rest of trainer_c_api.h, in the same
+// shared library, is in trainer_bridge/.
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "launch/config.h"
+#include "launch/prompts.h"
+#include "launch/runtime.h"
+#include "trainer_bridge/trainer_c_api.h"
+#include "trainer_bridge/trainer_handle.h"
+
+namespace rollcast {
+
+namespace {
+
+std::string ToJson(const Config& config) {
+  Config copy = config;
+  const FieldList list = ListFields(copy);
+  nlohmann::json tables = nlohmann::json::object();
+  for (const Field& field : list.fields())
+    std::visit(
+        [&](const auto* value) {
+          tables[std::string(field.table())][std::string(field.name())] = *value;
+        },
+        field.value);
+  return tables.dump();
+}
+
+TrainerSetup MakeSetup(const Config& config) {
+  TrainerSetup setup;
+  setup.rank = DescribeRank(config, Role::kTrainer);
+  setup.roles_limit = RolesLimit(config.sync);
+  setup.client = ClientOptions(config);
+  setup.transport = MessageWeightTransport();
+  setup.update = UpdateDefaults(config.sync);
+  setup.group_size = config.rollout.group_size;
+  setup.seed = config.rollout.seed;
+  setup.config_json = ToJson(config);
+  const auto reader = std::make_shared<PromptReader>(config, /*vocab_size=*/0);
+  setup.read_prompts = [reader, settings = config.rollout](const std::string& rows) {
+    std::istringstream in(rows);
+    std::vector<PromptGroup> groups;
+    for (const Prompt& prompt : reader->Read(in, "prompts"))
+      groups.push_back(ToGroup(prompt, settings));
+    return groups;
+  };
+  setup.read_sampling = [config](const std::string& lines) {
+    return ParseConfig("[sampling]\n" + lines, "sampling", {}, config).sampling;
+  };
+  return setup;
+}
+
+}  // namespace
+
+}  // namespace rollcast
+
+extern "C" int rollcast_trainer_open(const char* config, const char* const* settings,
+                                     int32_t num_settings, rollcast_trainer** trainer) {
+  return rollcast::CallFromC([&] {
+    if (trainer == nullptr) throw rollcast::Error("trainer is NULL");
+    const std::vector<std::string> sets(settings, settings + num_settings);
+    *trainer = new rollcast_trainer(
+        rollcast::MakeSetup(rollcast::LoadConfig(config != nullptr ? config : "", sets)));
+  });
+}

@@ -1,0 +1,297 @@
+"""Trainers of small jobs, run under mpirun by tests/launch/trainer_library_test.cc.
+
+usage: trainer_job.py CASE CONFIG MODEL, with the toy model's folder; numpy only.
+"""
+import atexit
+import ctypes
+import json
+import os
+import pathlib
+import signal
+import struct
+import sys
+import threading
+import time
+
+import numpy as np
+import rollcast
+
+PROMPTS = ["one ", {"id": "two", "text": "2 = ", "answer": "e"}, [72, 101, 108, 108, 111]]
+GROUP = 4
+
+
+def read_weights(folder):
+    """The checkpoint's tensors as bfloat16 bits (uint16)."""
+    data = (pathlib.Path(folder) / "model.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, info in header.items():
+        assert info["dtype"] == "BF16", info
+        begin, end = info["data_offsets"]
+        bits = np.frombuffer(data[8 + length + begin:8 + length + end], np.uint16)
+        tensors[name] = bits.reshape(info["shape"])
+    return tensors
+
+
+def to_float32(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def expect_error(text, call, kind=rollcast.RollcastError):
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), f"expected {text!r} in {error}"
+        return error
+    raise AssertionError(f"no {kind.__name__} with {text!r}")
+
+
+def bits(array):
+    return np.asarray(array).view(np.uint32).tolist()
+
+
+def rollout(client, _):
+    assert (client.rank, client.workers, len(client.hosts)) == (0, [1, 2], 3)
+    assert client.config["rollout"]["group_size"] == GROUP
+    assert client.config["sampling"]["max_tokens"] == 10
+    batch = client.rollout(PROMPTS)
+    assert len(batch) == len(PROMPTS) * GROUP and batch.pending_groups == 0
+    assert [t.prompt_id for t in batch[::GROUP]] == ["1", "two", "3"]
+    assert [t.sample_index for t in batch[:GROUP]] == list(range(GROUP))
+    assert batch[-1].prompt.tolist() == PROMPTS[2]
+    for t in batch:
+        assert t.outcome == "completed", t.message
+        assert t.completion.dtype == np.int32 and 1 <= len(t.completion) <= 10
+        assert t.logprob.dtype == np.float32 and t.policy_version.dtype == np.int64
+        assert len(t.logprob) == len(t.logprob_raw) == len(t.policy_version) == len(t.completion)
+        assert t.policy_version.tolist() == [0] * len(t.completion) and t.policy_lag == 0
+        assert t.reward == float("e" in t.text), (t.reward, t.text)
+        assert t.logprob_filtered is None and t.hidden is None and t.temperature == 1.0
+        # What decoding recorded is what scoring gives, bit for bit.
+        score = client.score(np.concatenate([t.prompt, t.completion]))
+        assert bits(score.logprob_raw[len(t.prompt) - 1:]) == bits(t.logprob_raw)
+        assert score.version == 0 and score.logits is None
+    first = batch[0]
+    tokens = first.prompt.tolist() + first.completion.tolist()
+    logits = client.score(tokens, logits=True).logits
+    assert logits.shape == (len(tokens), 320)
+    wide = logits[len(first.prompt) - 1:-1].astype(np.float64)
+    expected = wide[np.arange(len(first.completion)), first.completion] - np.log(
+        np.exp(wide - wide.max(1, keepdims=True)).sum(1)) - wide.max(1)
+    assert np.abs(expected - first.logprob_raw).max() < 1e-4
+
+    padded = batch.padded(pad_id=7, multiple_of=16)
+    assert padded.input_ids.shape == (12, 16) and padded.input_ids.dtype == np.int64
+    for i, t in enumerate(batch):
+        begin, end = len(t.prompt), len(t.prompt) + len(t.completion)
+        assert padded.input_ids[i, :end].tolist() == t.prompt.tolist() + t.completion.tolist()
+        assert (padded.input_ids[i, end:] == 7).all()
+        assert padded.attention_mask[i].tolist() == [1] * end + [0] * (16 - end)
+        assert padded.completion_mask[i].nonzero()[0].tolist() == list(range(begin, end))
+        assert bits(padded.logprob[i, begin:end]) == bits(t.logprob)
+        versions = [-1] * begin + [0] * (end - begin) + [-1] * (16 - end)
+        assert padded.policy_version[i].tolist() == versions
+    assert padded.group.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert padded.reward.tolist() == [t.reward for t in batch]
+
+    # Draws: those of a seed are the same again, those of another submission are not.
+    def drawn(**options):
+        return [t.completion.tolist() for t in client.rollout(PROMPTS, 2, **options)]
+
+    assert drawn(seed=5) == drawn(seed=5)
+    assert drawn() != drawn()
+    greedy = client.rollout(PROMPTS[:1], 2, {"temperature": 0, "max_tokens": 3}, hidden=True)
+    assert greedy[0].completion.tolist() == greedy[1].completion.tolist()
+    assert greedy[0].hidden.shape == (len(greedy[0].completion), 64)
+    text = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    chat = client.rollout(
+        [{"id": "m", "messages": [{"role": "user", "content": "hi"}]}, {"id": "t", "text": text}], 1)
+    assert chat[0].prompt.tolist() == chat[1].prompt.tolist()
+    filtered = client.rollout(PROMPTS[:1], 1, {"top_k": 5})[0]
+    assert len(filtered.logprob_filtered) == len(filtered.completion)
+    assert (filtered.logprob_filtered > filtered.logprob).all()
+
+    expect_error("did you mean sampling.temperature", lambda: drawn(sampling={"temperatur": 1}))
+    expect_error("sampling.top_p: expected", lambda: drawn(sampling={"top_p": 2.0}))
+    expect_error("prompts:2: \"text\" is empty", lambda: client.rollout(["a", ""]))
+    expect_error("group size 0", lambda: client.rollout(PROMPTS, 0))
+    expect_error("tokens to score", lambda: client.score([1]))
+    expect_error("99999", lambda: client.score([1, 99999]))
+    expect_error("single prompt", lambda: client.rollout("a"), TypeError)
+    # A prompt that no rank can take has an outcome, and spoils nothing.
+    refused = client.rollout([[1] * 5000, [5]], 1)
+    assert [t.outcome for t in refused] == ["refused", "completed"], refused[0].message
+    assert len(refused.completed()) == 1 and np.isnan(refused[0].reward) and refused[0].message
+
+    manifest = client.manifest()
+    shapes = {t.name: (t.dtype, t.shape) for t in manifest.tensors}
+    assert shapes["model.embed_tokens.weight"] == ("bfloat16", (320, 64))
+    assert manifest.aliases == {"lm_head.weight": "model.embed_tokens.weight"}
+    stats = client.stats()
+    assert stats.version == 0 and stats.returned > 12 and stats.lost_ranks == []
+    assert sorted(worker["rank"] for worker in stats.workers) == [1, 2]
+    # The ranks hear from the trainer while its interpreter computes: twice the limit, and more.
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        sum(range(100000))
+    assert len(client.rollout(PROMPTS[:1], 1)) == 1
+
+
+def submit(client, _):
+    ids = client.submit(PROMPTS, 2)
+    assert len(ids) == 3 and len(set(ids)) == 3
+    first = client.collect(1)
+    assert first.groups == 1 and len(first) == 2 and first.pending_groups == 2
+    rest = client.collect()
+    assert rest.groups == 2 and rest.pending_groups == 0
+    assert {t.group_id for t in first} | {t.group_id for t in rest} == set(ids)
+    assert len(client.collect(timeout=0.01)) == 0
+    # Several threads: calls wait for one another.
+    scores = []
+
+    def score():
+        for _ in range(5):
+            scores.append(client.score([1, 2, 3]).logprob_raw)
+
+    threads = [threading.Thread(target=score) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    batch = client.rollout(PROMPTS, 2)
+    for thread in threads:
+        thread.join()
+    assert len(batch) == 6 and len(scores) == 15
+    assert all(bits(s) == bits(scores[0]) for s in scores)
+
+
+def publish(client, model):
+    weights = read_weights(model)
+    wide = {name: to_float32(w) for name, w in weights.items()}
+    before = client.score([1, 2, 3, 4]).logprob_raw
+    report = client.publish(weights)
+    assert (report.version, report.committed, report.error) == (1, True, "")
+    assert client.live_version == 1 and report.bytes == sum(w.nbytes for w in weights.values())
+    assert report.total_s > 0 and report.transport and report.mode == "staged"
+    digest = report.digest
+    assert bits(client.score([1, 2, 3, 4]).logprob_raw) == bits(before)
+
+    # However the same weights come, the ranks hold the same bits.
+    made = []
+
+    def gathered():
+        for name, w in wide.items():
+            tensor = w + np.float32(0)
+            made.append(tensor)
+            yield "module._orig_mod." + name, tensor
+            tensor[...] = np.nan  # gone, as when the next shards are gathered
+
+    turned = {n: np.asfortranarray(w) if w.ndim > 1 else w.repeat(2)[::2] for n, w in wide.items()}
+    assert not turned["model.norm.weight"].flags.c_contiguous
+    for same in (wide, gathered(), turned, iter(weights.items()),
+                 {"base_model.model." + n: w for n, w in weights.items()},
+                 {**weights, "lm_head.weight": weights["model.embed_tokens.weight"],
+                  "model.rotary_emb.inv_freq": np.zeros(8, np.float32)}):
+        version = client.live_version
+        report = client.publish(same)
+        assert (report.digest, report.version) == (digest, version + 1)
+    assert all(np.isnan(m).all() for m in made)
+
+    # Another policy: what comes back says so, and is scored under it.
+    changed = {name: w * np.float32(1.5) for name, w in wide.items()}
+    report = client.publish(changed, version=40, mode="in_place", in_flight="recompute")
+    assert (report.version, report.mode, client.live_version) == (40, "in_place", 40)
+    assert report.digest != digest
+    after = client.score([1, 2, 3, 4])
+    assert after.version == 40 and bits(after.logprob_raw) != bits(before)
+    t = client.rollout(PROMPTS[:1], 1)[0]
+    assert set(t.policy_version.tolist()) == {40} and t.live_version == 40
+    score = client.score(np.concatenate([t.prompt, t.completion]))
+    assert bits(score.logprob_raw[len(t.prompt) - 1:]) == bits(t.logprob_raw)
+
+    norm = {"model.norm.weight": wide["model.norm.weight"]}
+    assert client.publish(norm, partial=True).bytes == 128
+    assert client.publish(norm, partial=True, names=["module.model.norm.weight"]).version == 42
+    half = {n: w.astype(np.float16) for n, w in norm.items()}
+    assert client.publish(iter(half.items()), partial=True).version == 43
+
+    # Errors name the tensor, and nothing is sent.
+    name = "model.norm.weight"
+    for wrong, text in (
+            ({**wide, name: np.ones(3, np.float32)}, f"tensor {name}: shape [3], expected [64]"),
+            ({**wide, name: np.ones(64)}, f"tensor {name}: dtype float64 cannot be published"),
+            ({**wide, name: [1.0] * 64}, f"tensor {name}: a list"),
+            ({**wide, "model.layers.0.lora_A.weight": wide[name]},
+             "tensor model.layers.0.lora_A.weight: the model has no tensor of this name"),
+            (norm, "missing from a whole update"),
+            ([*wide.items(), (name, wide[name])], f"tensor {name}: given twice"),
+            ({**wide, "lm_head.weight": wide["model.embed_tokens.weight"] + 1},
+             "tensor lm_head.weight: differs from model.embed_tokens.weight")):
+        expect_error(text, lambda: client.publish(wrong))
+        expect_error(text, lambda: client.publish(iter(list(dict(wrong).items()))
+                                                  if isinstance(wrong, dict) else iter(wrong)))
+    expect_error("the partial update does not name it",
+                 lambda: client.publish(wide, partial=True, names=["model.embed_tokens.weight"]))
+    expect_error("staged", lambda: client.publish(norm, partial=True, mode="slowly"))
+    assert client.live_version == 43
+    refused = expect_error("version", lambda: client.publish(wide, version=2), rollcast.UpdateError)
+    assert not refused.report.committed and client.live_version == 43
+    assert client.publish(wide).digest == digest
+
+
+def own_mpi(client, _):
+    assert len(client.rollout(PROMPTS, 1)) == 3
+
+
+def begin_mpi(level):
+    """As a script that uses MPI itself. Returns its library."""
+    mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+    provided = ctypes.c_int()
+    assert mpi.MPI_Init_thread(None, None, level, ctypes.byref(provided)) == 0
+    assert provided.value >= level
+    return mpi
+
+
+def fails(client, _):
+    client.rollout(PROMPTS, 1)
+    raise ValueError("the loss is not finite")
+
+
+def interrupted(client, _):
+    # As when Ctrl-C comes while a call waits for the ranks.
+    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    while True:
+        client.rollout(PROMPTS, 64, {"max_tokens": 400})
+
+
+def killed(client, model):
+    client.rollout(PROMPTS, 1)
+    pathlib.Path(model, "started").touch()
+    try:
+        while True:
+            client.rollout(PROMPTS, 1)
+    except rollcast.RollcastError as error:
+        print("seen by the script:", error, flush=True)
+        expect_error(str(error), lambda: client.publish(read_weights(model)))
+        raise
+
+
+def main():
+    case, config, model = sys.argv[1:]
+    if case == "forgotten":
+        client = rollcast.Client(config, {"model.path": model})
+        client.rollout(PROMPTS, 1)
+        return
+    if case == "own_mpi":
+        atexit.register(begin_mpi(3).MPI_Finalize)  # MPI_THREAD_MULTIPLE
+    if case == "one_thread":
+        begin_mpi(1)  # MPI_THREAD_FUNNELED
+    settings = {"model.path": model, "rollout.output": os.path.join(model, "out.h5")}
+    with rollcast.Client(config, settings) as client:
+        globals()[case](client, model)
+    expect_error("the job is over", lambda: client.live_version)
+    expect_error("has joined a job already", lambda: rollcast.Client(config, settings))
+    print("the script has ended well")
+
+
+main()

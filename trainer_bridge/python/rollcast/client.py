@@ -1,0 +1,466 @@
+"""The trainer of a job."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import dataclasses
+import json
+import os
+import threading
+from collections.abc import Iterator as IteratorABC
+from collections.abc import Mapping as MappingABC
+from types import TracebackType
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Type, Union
+
+import numpy as np
+
+from . import tensors as tensor_rules
+from ._library import Draw, Library, Result, RollcastError, Tensor, Update
+from .trajectory import Array, Batch, check_arrays, read_batch, to_torch
+
+#: A text; token ids; or a row as in a prompt file: {"text" | "tokens" | "messages", "id", "answer", ...}.
+Prompt = Union[str, Sequence[int], np.ndarray, Mapping[str, Any]]
+Tensors = Union[Mapping[str, Any], Iterable[Tuple[str, Any]]]
+
+
+@dataclasses.dataclass
+class SyncReport:
+    """How an update went. Seconds are the slowest rank's; bytes are what one rank has received."""
+
+    version: int  #: the live policy version after it
+    committed: bool
+    error: str  #: of a committed update: which rank has not confirmed it and is left behind
+    mode: str
+    transport: str
+    digest: str  #: XXH3-64 of the ranks' weights, hexadecimal
+    bytes: int
+    total_s: float
+    announce_s: float
+    transfer_s: float
+    verify_s: float
+    commit_s: float
+    pause_s: float  #: longest time that any rank took no step
+    sequences_kept: int
+    sequences_recomputed: int
+    sequences_aborted: int
+
+
+class UpdateError(RollcastError):
+    """An update that has not been committed: the ranks go on with the policy they had. It may be
+    published again."""
+
+    def __init__(self, report: SyncReport) -> None:
+        super().__init__(report.error)
+        self.report = report
+
+
+@dataclasses.dataclass
+class TensorInfo:
+    name: str
+    dtype: str  #: "float32", "float16" or "bfloat16"
+    shape: Tuple[int, ...]
+
+
+@dataclasses.dataclass
+class Manifest:
+    """The tensors that the ranks hold, under Hugging Face names."""
+
+    version: int  #: live when it was asked for
+    digest: str
+    tensors: List[TensorInfo]
+    aliases: Dict[str, str]  #: second names, such as lm_head.weight of a tied model
+
+
+@dataclasses.dataclass
+class Score:
+    logprob_raw: Array  #: [N - 1] float32, of tokens[1:] under softmax(logits)
+    logits: Optional[Array]  #: [N, vocabulary] float32; None unless asked for
+    version: int  #: of the policy
+
+
+@dataclasses.dataclass
+class JobStats:
+    """How the job is doing, as the first rollout rank sees it."""
+
+    version: int
+    queued: int  #: completions that no rank has yet
+    assigned: int  #: completions that a rank has
+    ready: int  #: groups that could be collected
+    returned: int  #: completions handed over since the start
+    regenerated: int  #: tries that were over the lag limit
+    lost: int  #: completions that a lost rank had
+    workers: List[Dict[str, Any]]  #: of each rank, as of its last heartbeat
+    lost_ranks: List[int]  #: that the job has gone on without
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (str, os.PathLike)):
+        return json.dumps(os.fspath(value), ensure_ascii=False)
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return "[" + ", ".join(_toml(element) for element in value) + "]"
+    raise TypeError(f"a setting cannot be a {type(value).__name__}")
+
+
+def _plain(value: Any) -> Any:
+    """For json: what it does not know of arrays and their elements."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a prompt cannot hold a {type(value).__name__}")
+
+
+def _rows(prompts: Iterable[Prompt]) -> bytes:
+    if isinstance(prompts, (str, bytes, MappingABC)):
+        raise TypeError("prompts is a single prompt; give a list of prompts")
+    rows = []
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            prompt = {"text": prompt}
+        elif not isinstance(prompt, MappingABC):
+            prompt = {"tokens": prompt}
+        rows.append(json.dumps(dict(prompt), default=_plain))
+    return "\n".join(rows).encode()
+
+
+def _text(value: Optional[str]) -> Optional[bytes]:
+    return None if value is None else value.encode()
+
+
+class Client:
+    """Joins the job that mpirun has started, as its trainer.
+
+        mpirun -np 1 python train.py : -np N rollcast worker -c job.toml
+
+    `config` is the file that the ranks were given, and `settings` ({"rollout.seed": 3}, or the words
+    themselves, ["rollout.seed=3"]) stand for their `--set`: what a job shares must be the same on all ranks, and an error names what is not.
+    `arrays`: "numpy" or "torch", of what trajectories and scores hold.
+
+    Use it as a context manager. When the block ends the job does, and its trajectory file is complete;
+    an exception in the block ends the job as failed, and every rank exits with a non-zero status and
+    the exception's text. The constructor waits for all ranks to join; they may still be loading their
+    weights, and the first call that needs them waits for that. Between calls a thread of the library
+    keeps the job alive: the script may compute for as long as it likes.
+
+    Any thread may call; one call waits for another. What rollcast says is wrong comes as
+    RollcastError. The library starts MPI itself unless the script has (`import mpi4py` first is fine,
+    but mpi4py then ends MPI when the script does, and the ranks wait only 10 s for that once the job
+    is over). Of a trainer of many processes one opens the Client.
+    """
+
+    def __init__(
+        self,
+        config: Union[str, "os.PathLike[str]"],
+        settings: Union[Mapping[str, Any], Sequence[str], None] = None,
+        *,
+        arrays: str = "numpy",
+    ) -> None:
+        self._arrays = check_arrays(arrays)
+        self._library = Library.load()
+        self._handle: Optional[ctypes.c_void_p] = None
+        self._over = False
+        self._abandoned: List[threading.Thread] = []  # calls that Ctrl-C has left
+        self._kept: List[Any] = []  # tensors that a late rank may still be reading
+        self._known: Optional[frozenset] = None
+        if isinstance(settings, MappingABC):
+            settings = [f"{key}={_toml(value)}" for key, value in settings.items()]
+        sets = [setting.encode() for setting in settings or []]
+        handle = ctypes.c_void_p()
+        self._wait("rollcast_trainer_open", os.fsencode(config),
+                   (ctypes.c_char_p * len(sets))(*sets), len(sets), ctypes.byref(handle))
+        self._handle = handle
+        self._process = os.getpid()
+        atexit.register(self._at_exit)
+        with self._result("rollcast_trainer_describe") as result:
+            about = result.json()
+        self.config: Dict[str, Dict[str, Any]] = about["config"]  #: all settings, by table and key
+        self.rank: int = about["rank"]  #: of this process among all of mpirun's
+        self.workers: List[int] = about["workers"]  #: the rollout ranks
+        self.hosts: List[str] = about["hosts"]  #: of every rank
+        self._takes_device_memory: bool = about["device_memory"]
+
+    # Rollouts
+
+    def rollout(
+        self,
+        prompts: Iterable[Prompt],
+        group_size: Optional[int] = None,
+        sampling: Optional[Mapping[str, Any]] = None,
+        *,
+        seed: Optional[int] = None,
+        in_flight: Optional[str] = None,
+        hidden: bool = False,
+        timeout: float = 3600.0,
+    ) -> Batch:
+        """`group_size` completions of each prompt, in the order of the prompts.
+
+        `group_size` defaults to rollout.group_size, and `sampling` ({"temperature": 1.0,
+        "max_tokens": 256, ...}) is over [sampling] of the configuration. Without a `seed` it is a
+        function of rollout.seed and of how many submissions came before. `in_flight` ("keep",
+        "recompute", "drain", "abort") overrides what updates do to these completions; `hidden` keeps
+        the last hidden states. Every completion has exactly one outcome: see `Batch.completed`.
+        Nothing else may be pending. Raises RollcastError after `timeout` seconds.
+        """
+        draw = self._draw(group_size, sampling, seed, in_flight, hidden)
+        with self._result("rollcast_trainer_rollout", _rows(prompts), ctypes.byref(draw),
+                          timeout) as result:
+            return read_batch(result, self._arrays)
+
+    def submit(
+        self,
+        prompts: Iterable[Prompt],
+        group_size: Optional[int] = None,
+        sampling: Optional[Mapping[str, Any]] = None,
+        *,
+        seed: Optional[int] = None,
+        in_flight: Optional[str] = None,
+        hidden: bool = False,
+    ) -> List[int]:
+        """Queues prompts, as `rollout` does, and returns at once: one group id a prompt."""
+        draw = self._draw(group_size, sampling, seed, in_flight, hidden)
+        with self._result("rollcast_trainer_submit", _rows(prompts), ctypes.byref(draw)) as result:
+            return [int(group) for group in result.column("group_id")]
+
+    def collect(self, groups: Optional[int] = None, timeout: float = 3600.0) -> Batch:
+        """Waits for `groups` whole groups, in the order in which they are done; None: all that are
+        pending. Fewer come back after `timeout` seconds, or when no more are pending. Each was checked
+        against the policy version that is live now."""
+        if groups is None:
+            groups = 2**31 - 1
+        with self._result("rollcast_trainer_collect", groups, timeout) as result:
+            return read_batch(result, self._arrays)
+
+    # Weights
+
+    def publish(
+        self,
+        tensors: Tensors,
+        version: Optional[int] = None,
+        *,
+        mode: Optional[str] = None,
+        in_flight: Optional[str] = None,
+        partial: bool = False,
+        names: Optional[Sequence[str]] = None,
+        deadline: Optional[float] = None,
+        drain_limit: Optional[float] = None,
+    ) -> SyncReport:
+        """Makes `tensors` the policy of all ranks: on every one of them or on none.
+
+        A mapping, such as `model.state_dict()`, or pairs of name and whole tensor; `tensors.py` says
+        which names and tensors are taken. What lies contiguous in host memory is sent from where it
+        is. Anything else is first copied, one tensor at a time, into host memory in the ranks' dtype,
+        which the client keeps for the next update: tensors that are not contiguous, tensors on a GPU
+        where the transport cannot read that, and every tensor that an iterator yields (a generator
+        that gathers sharded parameters, `named_parameters()`), since it may be gone before the update
+        begins. So an iterator costs at most the ranks' weights once in host memory, and one whole
+        tensor beside them; `dict(model.named_parameters())` costs nothing.
+
+        `version`: the new policy version; None = live + 1. `mode` ("staged", "in_place"), `in_flight`
+        ("keep", "recompute", "drain", "abort"), `deadline` and `drain_limit` (seconds) default to
+        [sync]. `partial`: not every tensor is given; then `names`, if any, are exactly those that are.
+
+        Raises RollcastError, naming the tensor, when the tensors do not fit the model, before anything
+        has been sent; UpdateError when the update was not committed.
+        """
+        if version is not None and version < 0:
+            raise RollcastError(f"version {version}: must be at least 0")
+        given, owners = self._gather(tensors)
+        chosen = [name.encode() for name in names or []]
+        if names is not None:
+            known = self._known_names()
+            chosen = [(tensor_rules.wire_name(name, known) or name).encode() for name in names]
+        update = Update(
+            -1 if version is None else version, _text(mode), _text(in_flight), int(partial),
+            len(chosen), (ctypes.c_char_p * len(chosen))(*chosen), deadline or 0.0,
+            drain_limit or 0.0)
+        self._kept.append((given, owners))  # also if Ctrl-C leaves the call
+        with self._result("rollcast_trainer_publish", (Tensor * len(given))(*given), len(given),
+                          ctypes.byref(update)) as result:
+            report = SyncReport(**result.json())
+        if not report.error:
+            self._kept.pop()
+        if not report.committed:
+            raise UpdateError(report)
+        return report
+
+    def score(
+        self, tokens: Union[Sequence[int], Array], logits: bool = False, timeout: float = 600.0
+    ) -> Score:
+        """Teacher-forced log-probabilities of `tokens`, [N] ids, under the live policy, by one of the
+        ranks: the bits that decoding records as `logprob_raw`."""
+        ids = np.ascontiguousarray(np.asarray(tokens), np.int32)
+        if ids.ndim != 1:
+            raise ValueError(f"tokens has shape {list(ids.shape)}; expected [N]")
+        with self._result("rollcast_trainer_score", ids.ctypes.data_as(ctypes.c_void_p),
+                          len(ids), int(logits), timeout) as result:
+            columns = [result.column("logprob_raw"), result.column("logits")]
+            version = result.json()["version"]
+        if self._arrays == "torch":
+            columns = [to_torch(column) for column in columns]
+        return Score(columns[0], columns[1].reshape(len(ids), -1) if logits else None, version)
+
+    def manifest(self, timeout: float = 60.0) -> Manifest:
+        """Names, dtypes and shapes of the ranks' tensors."""
+        with self._result("rollcast_trainer_manifest", timeout) as result:
+            fields = result.json()
+        fields["tensors"] = [
+            TensorInfo(t["name"], t["dtype"], tuple(t["shape"])) for t in fields["tensors"]]
+        return Manifest(**fields)
+
+    # The job
+
+    def stats(self, timeout: float = 60.0) -> JobStats:
+        with self._result("rollcast_trainer_stats", timeout) as result:
+            return JobStats(**result.json())
+
+    @property
+    def live_version(self) -> int:
+        """The policy version that the last update or reply has shown to be live; 0 = the checkpoint."""
+        return int(self._library.plain("rollcast_trainer_live_version", self._open_handle()))
+
+    def finish(self, timeout: Optional[float] = None) -> None:
+        """Ends the job well: what is pending is dropped, the trajectory file is complete, the ranks
+        exit with 0. Default: sync.deadline_s seconds. A second call does nothing."""
+        if self._over:
+            return
+        limit = self.config["sync"]["deadline_s"] if timeout is None else timeout
+        self._wait("rollcast_trainer_finish", self._open_handle(), limit)
+        self._close()
+
+    def fail(self, why: str) -> None:
+        """Ends the job as failed: every rank exits with a non-zero status and says `why`."""
+        if self._over:
+            return
+        self._library.call("rollcast_trainer_fail", self._open_handle(), why.encode("utf-8", "replace"))
+        self._close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            try:
+                self.finish()
+            except BaseException as failure:
+                self.fail(str(failure) or type(failure).__name__)
+                raise
+        elif isinstance(error, RollcastError):
+            self.fail(str(error))
+        elif isinstance(error, SystemExit):
+            self.fail(f"its script has exited with status {error.code}")
+        else:
+            text = str(error)
+            self.fail(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+    # Inside
+
+    def _open_handle(self) -> ctypes.c_void_p:
+        if self._handle is None:
+            raise RollcastError("the job is over: the client has been closed")
+        return self._handle
+
+    def _wait(self, name: str, *arguments: Any) -> None:
+        """Calls on a thread of its own, so that Ctrl-C is heard while the call waits."""
+        failure: List[BaseException] = []
+
+        def body() -> None:
+            try:
+                self._library.call(name, *arguments)
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        thread.start()
+        try:
+            thread.join()
+        except BaseException:
+            self._abandoned.append(thread)
+            raise
+        if failure:
+            raise failure[0]
+
+    def _result(self, name: str, *arguments: Any) -> Result:
+        handle = self._open_handle()
+        return Result(self._library, lambda out: self._wait(name, handle, *arguments, out))
+
+    def _close(self) -> None:
+        self._over = True
+        atexit.unregister(self._at_exit)
+        for thread in self._abandoned:
+            thread.join()  # the job has failed, so the call ends
+        handle, self._handle = self._handle, None
+        self._library.plain("rollcast_trainer_close", handle)
+        self._kept.clear()
+
+    def _at_exit(self) -> None:
+        if os.getpid() != self._process:
+            return  # a fork of the script has no part in the job
+        self.fail("its script has ended without finishing the job (use the Client in a with block)")
+
+    def _draw(
+        self,
+        group_size: Optional[int],
+        sampling: Optional[Mapping[str, Any]],
+        seed: Optional[int],
+        in_flight: Optional[str],
+        hidden: bool,
+    ) -> Draw:
+        if group_size is not None and group_size < 1:
+            raise RollcastError(f"group size {group_size}: must be at least 1")
+        lines = "\n".join(f"{key} = {_toml(value)}" for key, value in (sampling or {}).items())
+        number = None if seed is None else ctypes.pointer(ctypes.c_uint64(seed))
+        return Draw(group_size or 0, lines.encode(), number, _text(in_flight), int(hidden))
+
+    def _known_names(self) -> frozenset:
+        if self._known is None:
+            manifest = self.manifest()
+            self._known = frozenset(t.name for t in manifest.tensors).union(manifest.aliases)
+        return self._known
+
+    def _gather(self, tensors: Tensors) -> Tuple[List[Tensor], List[Any]]:
+        """The update's tensors, and what keeps their memory."""
+        known = self._known_names()
+        lazy = isinstance(tensors, IteratorABC)
+        pairs = tensors.items() if isinstance(tensors, MappingABC) else tensors
+        given: List[Tensor] = []
+        owners: List[Any] = []
+        devices = set()
+        for name, tensor in pairs:
+            wire = tensor_rules.wire_name(name, known)
+            if wire is None:
+                continue
+            tensor_rules.check(name, tensor)
+            copied = lazy or not tensor_rules.is_contiguous(tensor) or (
+                tensor_rules.on_device(tensor) and not self._takes_device_memory)
+            if copied:
+                tensor = tensor_rules.to_host(tensor)
+            view = tensor_rules.view(name, tensor)
+            entry = view.to_c(wire)
+            if copied:
+                packed = Tensor()
+                self._library.call("rollcast_trainer_pack", self._open_handle(),
+                                   ctypes.byref(entry), ctypes.byref(packed))
+                entry = dataclasses.replace(
+                    view, address=packed.data, dtype=packed.dtype, owner=None).to_c(wire)
+            else:
+                owners.append(view.owner)
+                if view.device is not None:
+                    devices.add(view.device)
+            given.append(entry)
+            del tensor, view  # a generator's tensor goes before it makes the next
+        if devices:
+            import torch
+
+            for device in devices:
+                torch.cuda.synchronize(device)  # what is still being computed must be there
+        return given, owners
