@@ -236,6 +236,8 @@ enum class MessageType : uint16_t {
   kRankLost = 114,
   kFinish = 115,
   kFail = 116,
+  // Benchmarks (launch/bench_sync.cc).
+  kBenchReport = 200,
 };
 
 /// Throws Error when `bytes` is too short to be a message.
