@@ -15,8 +15,10 @@ Command BenchCommand() {
       "and tensor cores\n"
       "bench prefill  prompt tokens a second\n"
       "bench rollout  requests with prompt and output lengths uniform in 100..1024\n"
-      "bench sync     weight updates while --batch sequences decode: mpirun -np 2 rollcast bench sync; rank 0 is the "
-      "trainer,\n               [sync] mode and transport say how; tokens/s before, during and after\n"
+      "bench sync     weight updates while --batch sequences decode: mpirun -np 2 rollcast bench "
+      "sync; rank 0 is the "
+      "trainer,\n               [sync] mode and transport say how; tokens/s before, during and "
+      "after\n"
       "Shapes: smollm2-135m, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen3-8b, llama-3.1-8b. One "
       "JSON line each; the\n"
       "floor is that of an H200 (4.3 TB/s, 790 TFLOP/s bf16).";

@@ -24,9 +24,9 @@ class Bench {
       : config_(config),
         options_(options),
         backend_(MakeBackend(config.kernels)),
-        store_(options.model.empty() ? ShapeByName(options.shape)
-                                     : ModelConfig::Load(options.model),
-               *backend_) {
+        store_(
+            options.model.empty() ? ShapeByName(options.shape) : ModelConfig::Load(options.model),
+            *backend_) {
     if (options.model.empty())
       FillForTiming(store_, 0);
     else

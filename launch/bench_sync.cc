@@ -12,11 +12,12 @@
 
 #include "kernels/device_info.h"
 #include "launch/bench_model.h"
+#include "launch/log.h"
 #include "launch/model_shapes.h"
 #include "launch/runtime.h"
-#include "launch/transports.h"
 #include "trainer_bridge/engine_update_target.h"
 #include "trainer_bridge/job_messages.h"
+#include "trainer_bridge/transport_choice.h"
 #include "trainer_bridge/weight_sync.h"
 
 namespace rollcast {
@@ -98,9 +99,9 @@ class DecodeLoad {
       std::vector<Completion> finished;
       while (!stop_) {
         for (; live < options_.batch; ++live, ++next)
-          SubmitOrThrow(engine_, RandomRequest(next, prompt, 2 * (options_.context - prompt),
-                                               options_.temperature, engine_.model().vocab_size,
-                                               random));
+          SubmitOrThrow(engine_,
+                        RandomRequest(next, prompt, 2 * (options_.context - prompt),
+                                      options_.temperature, engine_.model().vocab_size, random));
         if (!engine_.Step(finished))
           engine_.WaitForWork(Clock::now() + std::chrono::milliseconds(1));
         const EngineStats stats = engine_.stats();
@@ -139,8 +140,15 @@ double Rate(const std::vector<Window>& windows, const TokenLog& log) {
   return seconds > 0 ? tokens / seconds : 0;
 }
 
+std::unique_ptr<Backend> MakeRankBackend(const Config& config, const World& world,
+                                         const Roles& roles) {
+  BackendOptions options = ResolveThreads(config.kernels);
+  options.device = roles.ranks.at(static_cast<size_t>(world.rank())).device;
+  return MakeBackend(options);
+}
+
 int RunRank(const Config& config, const BenchOptions& options, World& world, const Roles& roles) {
-  const std::unique_ptr<Backend> backend = MakeBackend(RankBackend(config, roles, world.rank()));
+  const std::unique_ptr<Backend> backend = MakeRankBackend(config, world, roles);
   WeightStore store(ShapeByName(options.shape), *backend);
   FillForTiming(store, 0);
   EngineConfig engine_config = config.engine;
@@ -177,8 +185,8 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
       }
     }
   };
-  WeightReceiver owned(world.communicator(), target, RankTransports(config, backend->device()),
-                       callbacks);
+  WeightReceiver owned(world.communicator(), target,
+                       OfferedTransports(backend->device(), config.sync.nccl_library), callbacks);
   receiver = &owned;
   Backoff backoff;
   while (!load.warm()) {
@@ -195,7 +203,6 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
   const auto stop = Clock::now();
   load.Stop();
 
-  std::vector<Window> between;
   Window before{start, stop}, after{start, stop};
   if (!transfers.empty()) {
     before.end = transfers.front().begin;
@@ -217,7 +224,7 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
 
 int RunTrainerSide(const Config& config, const BenchOptions& options, World& world,
                    const Roles& roles) {
-  const std::unique_ptr<Backend> backend = MakeBackend(TrainerBackend(config));
+  const std::unique_ptr<Backend> backend = MakeRankBackend(config, world, roles);
   WeightStore store(ShapeByName(options.shape), *backend);
   FillForTiming(store, 0);
   const std::vector<int> ranks = roles.workers();
@@ -233,8 +240,11 @@ int RunTrainerSide(const Config& config, const BenchOptions& options, World& wor
     else
       reports.push_back(std::move(json));
   };
+  const TransportChoice choice = ChooseTransport(config.sync.transport, roles);
+  if (!choice.warning.empty()) LogWarn(choice.warning);
   WeightPublisher publisher(world.communicator(), ranks,
-                            TrainerTransport(config, roles, backend->device()), on_other);
+                            OfferedTransports(backend->device(), config.sync.nccl_library),
+                            choice.name, on_other);
   const Service service = [&] {
     ThrowIfSignalled();
     while (std::optional<Message> message = world.communicator().Poll())
@@ -282,8 +292,8 @@ int RunTrainerSide(const Config& config, const BenchOptions& options, World& wor
   }
   SleepFor(kBetween + kWarmUp, service);
   for (const int rank : ranks) world.communicator().Send(rank, Encode(BenchReport{}));
-  wait_until([&] { return reports.size() == ranks.size(); },
-             Seconds(kReportDeadline).count(), "the ranks' reports");
+  wait_until([&] { return reports.size() == ranks.size(); }, Seconds(kReportDeadline).count(),
+             "the ranks' reports");
 
   Json json;
   json["bench"] = "sync";
@@ -323,11 +333,13 @@ int RunBenchSync(const Config& config, const BenchOptions& options) {
         "bench sync needs at least two ranks: mpirun -np 2 rollcast bench sync ...; rank 0 is the "
         "trainer");
   const bool trainer = std::atoi(rank) == 0;
-  return RunAsRank(config, trainer ? Role::kTrainer : Role::kWorker,
-                   [&](World& world, const Roles& roles) {
-                     return trainer ? RunTrainerSide(config, options, world, roles)
-                                    : RunRank(config, options, world, roles);
-                   });
+  return RunAsRank(
+      config, trainer ? Role::kTrainer : Role::kWorker,
+      [&](World& world, const Roles& roles) {
+        return trainer ? RunTrainerSide(config, options, world, roles)
+                       : RunRank(config, options, world, roles);
+      },
+      config.kernels.device);
 }
 
 }  // namespace rollcast
