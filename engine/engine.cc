@@ -262,6 +262,7 @@ EngineStats Engine::stats() const {
   WaitingLock lock(mutex_, waiters_);
   EngineStats stats;
   scheduler_->FillStats(stats);
+  stats.graphs_captured = runner_->graphs_captured();
   stats.graph_replays = runner_->graph_replays();
   stats.steps = runner_->steps();
   stats.step_s = step_s_;

@@ -80,6 +80,7 @@ struct Completion {
 struct EngineStats {
   int running = 0, waiting = 0;
   int pages_total = 0, pages_used = 0, pages_cached = 0;
+  int64_t graphs_captured = 0;
   int64_t steps = 0, graph_replays = 0, prefill_tokens = 0, decode_tokens = 0, cached_tokens = 0;
   int64_t preemptions = 0, finished = 0, aborted = 0, updates = 0;
   double step_s = 0;  // total time in Step

@@ -103,6 +103,7 @@ void ModelRunner::Capture() {
     Fill(ScheduledBatch(), bucket_inputs_[i],
          0);  // all padding: a backend may run the step to warm up
     graphs_[i] = backend_.Capture([this, i] { RunStep(bucket_inputs_[i].batch, nullptr); });
+    ++graphs_captured_;
   }
 }
 

@@ -43,6 +43,7 @@ class ModelRunner {
 
   int64_t steps() const { return steps_; }
   int64_t graph_replays() const { return graph_replays_; }
+  int64_t graphs_captured() const { return graphs_captured_; }
 
  private:
   /// Where the arrays of a batch of given sizes lie in the input block; the same sizes give the
@@ -90,6 +91,7 @@ class ModelRunner {
   int next_half_ = 0;
   int64_t steps_ = 0;
   int64_t graph_replays_ = 0;
+  int64_t graphs_captured_ = 0;
 };
 
 }  // namespace rollcast

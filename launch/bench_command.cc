@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstring>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "engine/engine.h"
+#include "launch/bench_model.h"
+#include "launch/bench_sync.h"
 #include "launch/model_shapes.h"
 
 namespace rollcast {
@@ -18,67 +18,19 @@ namespace {
 using Json = nlohmann::ordered_json;
 using std::chrono::steady_clock;
 
-double Seconds(steady_clock::time_point since) {
-  return std::chrono::duration<double>(steady_clock::now() - since).count();
-}
-
-/// Random bf16 weights of standard deviation 0.02 and norms of 1, from one repeated block: a
-/// benchmark's weights need to be random to the memory system, not to anybody else.
-void FillForTiming(WeightStore& store) {
-  std::vector<uint16_t> block(size_t{8} << 20);
-  std::mt19937_64 random(1);
-  std::normal_distribution<float> normal(0.0f, 0.02f);
-  for (uint16_t& x : block) {
-    const float value = normal(random);
-    uint32_t bits;
-    std::memcpy(&bits, &value, 4);
-    x = static_cast<uint16_t>(bits >> 16);
-  }
-  const std::vector<uint16_t> ones(size_t{1} << 16, 0x3f80);
-  for (const ManifestEntry& entry : store.manifest().entries()) {
-    if (entry.dtype != DType::kBF16) throw Error(StrCat("bench: ", entry.name, " is not bfloat16"));
-    const bool norm = entry.name.find("norm") != std::string::npos;
-    const std::vector<uint16_t>& source = norm ? ones : block;
-    for (size_t at = 0; at < entry.bytes;) {
-      const size_t piece = std::min(entry.bytes - at, source.size() * 2);
-      store.backend().Upload(static_cast<char*>(store.live()) + entry.offset + at, source.data(),
-                             piece);
-      at += piece;
-    }
-  }
-  store.backend().Synchronize();
-}
-
-Request RandomRequest(uint64_t id, int length, int max_tokens, double temperature, int vocab,
-                      std::mt19937_64& random) {
-  Request request;
-  request.id = id;
-  for (int i = 0; i < length; ++i) request.prompt.push_back(static_cast<int32_t>(random() % vocab));
-  request.sampling.max_tokens = max_tokens;
-  request.sampling.temperature = static_cast<float>(temperature);
-  request.sampling.ignore_eos = true;
-  request.sampling.seed = id;
-  return request;
-}
-
-double Median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
-void SubmitOrThrow(Engine& engine, Request request) {
-  if (const std::string reason = engine.Submit(std::move(request)); !reason.empty())
-    throw Error(StrCat("bench: ", reason));
-}
-
 class Bench {
  public:
   Bench(const Config& config, const BenchOptions& options)
       : config_(config),
         options_(options),
         backend_(MakeBackend(config.kernels)),
-        store_(ShapeByName(options.shape), *backend_) {
-    FillForTiming(store_);
+        store_(
+            options.model.empty() ? ShapeByName(options.shape) : ModelConfig::Load(options.model),
+            *backend_) {
+    if (options.model.empty())
+      FillForTiming(store_, 0);
+    else
+      store_.LoadCheckpoint(options.model);
   }
 
   void Decode() {
@@ -103,7 +55,7 @@ class Bench {
       const EngineStats before = engine.stats();
       const auto start = steady_clock::now();
       for (int i = 0; i < steps; ++i) engine.Step(finished);
-      wall.push_back(Seconds(start) / steps);
+      wall.push_back(SecondsSince(start) / steps);
       const EngineStats after = engine.stats();
       RC_CHECK_EQ(after.decode_tokens - before.decode_tokens, int64_t{batch} * steps);
       host.push_back((after.step_s - before.step_s - (after.wait_s - before.wait_s)) / steps);
@@ -118,8 +70,7 @@ class Bench {
     j["ms_min"] = *std::min_element(wall.begin(), wall.end()) * 1e3;
     j["ms_max"] = *std::max_element(wall.begin(), wall.end()) * 1e3;
     j["tokens_per_s"] = batch / ms * 1e3;
-    j["floor_ms"] = floor;
-    j["fraction_of_floor"] = floor / ms;
+    SetFloor(j, floor, ms);
     j["host_us"] = Median(host) * 1e6;
     j["graph"] = engine.stats().graph_replays > 0;
     std::cout << j.dump() << std::endl;
@@ -136,7 +87,7 @@ class Bench {
                                             options_.temperature, vocab(), random));
       const auto start = steady_clock::now();
       while (finished.size() < static_cast<size_t>(options_.batch)) engine.Step(finished);
-      if (r > 0) wall.push_back(Seconds(start));
+      if (r > 0) wall.push_back(SecondsSince(start));
       finished.clear();
     }
     const int64_t tokens = int64_t{options_.batch} * options_.context;
@@ -147,8 +98,7 @@ class Bench {
     j["context"] = options_.context;
     j["ms"] = ms;
     j["tokens_per_s"] = tokens / ms * 1e3;
-    j["floor_ms"] = floor;
-    j["fraction_of_floor"] = floor / ms;
+    SetFloor(j, floor, ms);
     std::cout << j.dump() << std::endl;
   }
 
@@ -167,7 +117,7 @@ class Bench {
     std::vector<Completion> finished;
     const auto start = steady_clock::now();
     while (finished.size() < static_cast<size_t>(options_.requests)) engine.Step(finished);
-    const double seconds = Seconds(start);
+    const double seconds = SecondsSince(start);
     const EngineStats stats = engine.stats();
     Json j = Head("rollout");
     j["requests"] = options_.requests;
@@ -198,13 +148,23 @@ class Bench {
   Json Head(const char* what) const {
     Json j;
     j["bench"] = what;
-    j["shape"] = options_.shape;
-    j["device"] = backend_->name();
+    if (options_.model.empty())
+      j["shape"] = options_.shape;
+    else
+      j["model"] = options_.model;
+    DescribeForBench(*backend_, j);
     j["temperature"] = options_.temperature;
     j["logprobs"] = true;
-    j["rollcast"] = ROLLCAST_VERSION;
     return j;
   }
+
+  // The floor is that of an H200; on a processor it means nothing.
+  void SetFloor(Json& j, double floor_ms, double ms) const {
+    if (on_cpu()) return;
+    j["floor_ms"] = floor_ms;
+    j["fraction_of_floor"] = floor_ms / ms;
+  }
+  bool on_cpu() const { return backend_->name().starts_with("cpu"); }
 
   const Config& config_;
   const BenchOptions& options_;
@@ -227,8 +187,10 @@ int RunBench(const Config& config, const BenchOptions& options) {
     Bench(config, options).Prefill();
   else if (options.what == "rollout")
     Bench(config, options).Rollout();
+  else if (options.what == "sync")
+    return RunBenchSync(config, options);
   else
-    throw Error(StrCat("bench ", options.what, ": known are decode, prefill and rollout"));
+    throw Error(StrCat("bench ", options.what, ": known are decode, prefill, rollout and sync"));
   return 0;
 }
 

@@ -77,7 +77,8 @@ struct SyncReport {
   uint64_t digest = 0;    // of the weights after the update
   int64_t bytes = 0;      // a rank
   double total_s = 0, announce_s = 0, transfer_s = 0, verify_s = 0, commit_s = 0;
-  double pause_s = 0;  // longest time that any rank took no step
+  double receive_s = 0;  // of transfer_s: the bytes alone, on the slowest rank
+  double pause_s = 0;    // longest time that any rank took no step
   int32_t sequences_kept = 0, sequences_recomputed = 0, sequences_aborted = 0;
 };
 

@@ -269,6 +269,8 @@ void WeightPublisher::Verify(Update& update) {
                            " those of rank ", first_rank, "; publish a whole update")};
   }
   update.report.digest = first.verified->store_digest;
+  for (const auto& [rank, state] : update.ranks)
+    update.report.receive_s = std::max(update.report.receive_s, state.verified->receive_s);
 }
 
 void WeightPublisher::Commit(Update& update) {

@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""Decode speed of `rollcast generate` and of transformers on one CPU, in one run.
+"""Decode speed of rollcast and of transformers on one CPU, in one run.
 
-Every system continues the same random prompts of token ids greedily, never stopping at an
-end-of-sequence id, on the same number of threads. The systems take turns, so that a change of the
-machine's load meets all of them. What is shown is decoding alone: the time for TOKENS + 1 tokens a
-prompt less the median time for the first one, which is the prefill's. transformers runs in a loop
-of its forward pass and argmax, with its default cache.
-
-Runs of a second or less flatter rollcast: at 32 tokens, batch 1, this gave 127 tokens/s where
-`rollcast bench decode` gave 72. Check one against the other before quoting a figure.
+Both decode at the same mean context and batch, greedily, from random prompts of token ids, on the
+same number of threads, and both are timed from inside one process with the weights loaded and the
+prompts prefilled: rollcast by `rollcast bench decode --model`, log-probabilities included;
+transformers by a loop of its forward pass and argmax, with its default cache. The systems take
+turns, so that a change of the machine's load meets all of them. The last column is the share of
+greedy tokens that agree with transformers in float32, from `rollcast generate`.
 
 Needs the Python packages torch and transformers, a built rollcast and a model folder.
 """
@@ -19,7 +17,6 @@ import json
 import os
 import pathlib
 import random
-import re
 import statistics
 import subprocess
 import sys
@@ -27,7 +24,6 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TIME = re.compile(r" prompts in ([0-9.]+) s \(")
 
 
 def options():
@@ -61,34 +57,47 @@ class Rollcast:
     def __init__(self, args, folder):
         self.args, self.folder = args, folder
 
-    def run(self, prompts, tokens):
-        """Seconds from the loaded model to the last token, and the tokens of each prompt."""
+    def settings(self, batch, length):
+        settings = [
+            "kernels.device=cpu",
+            f"kernels.threads={self.args.threads}",
+            f"engine.max_running={batch}",
+            # All prompts are prefilled in one step, so that the sequences begin together.
+            f"engine.max_batched_tokens={batch * length}",
+        ]
+        return [x for s in settings for x in ("--set", s)]
+
+    def output(self, *command):
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(map(str, command[:2]))} failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def rate(self, prompts):
+        """Decoded tokens a second."""
+        batch = len(prompts)
+        line = self.output(
+            *(self.args.rollcast, "bench", "decode", "--model", self.args.model, "--batch", batch),
+            *("--context", self.args.context, "--steps", self.args.tokens, "--repeats", 1),
+            *("--temperature", 0, *self.settings(batch, self.args.context)),
+        )
+        return json.loads(line)["tokens_per_s"]
+
+    def greedy(self, prompts):
+        """The tokens of each prompt."""
         rows, output = self.folder / "prompts.jsonl", self.folder / "out.h5"
         rows.write_text(
             "".join(json.dumps({"id": str(i), "tokens": p}) + "\n" for i, p in enumerate(prompts))
         )
-        settings = [
-            "kernels.device=cpu",
-            f"kernels.threads={self.args.threads}",
-            f"engine.max_running={len(prompts)}",
-            # All prompts are prefilled in one step, so that the sequences begin together.
-            f"engine.max_batched_tokens={sum(map(len, prompts))}",
-        ]
-        command = [self.args.rollcast, "generate", "--model", self.args.model, "--prompts", rows]
-        command += ["--output", output, "--overwrite", "--temperature", "0", "--ignore-eos"]
-        command += ["--max-tokens", str(tokens)] + [x for s in settings for x in ("--set", s)]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"{self.args.rollcast} generate failed: {done.stderr.strip()}")
-        inspect = [str(self.args.rollcast), "inspect", str(output), "--jsonl"]
-        lines = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout
+        self.output(
+            *(self.args.rollcast, "generate", "--model", self.args.model, "--prompts", rows),
+            *("--output", output, "--overwrite", "--temperature", 0, "--ignore-eos"),
+            *("--max-tokens", self.args.tokens, "--group-size", 1),
+            *self.settings(len(prompts), len(prompts[0])),
+        )
+        lines = self.output(self.args.rollcast, "inspect", output, "--jsonl")
         drawn = {int(r["prompt_id"]): r["completion"] for r in map(json.loads, lines.splitlines())}
-        return float(TIME.search(done.stdout).group(1)), [drawn[i] for i in range(len(prompts))]
-
-    def generate(self, prompts, tokens):
-        """Seconds to the first token and to the last of `tokens`, and the tokens of each prompt."""
-        first, _ = self.run(prompts, 1)
-        return (first, *self.run(prompts, tokens))
+        return [drawn[i] for i in range(len(prompts))]
 
 
 class Transformers:
@@ -98,22 +107,29 @@ class Transformers:
 
         transformers.utils.logging.disable_progress_bar()
         torch.set_num_threads(args.threads)
+        self.args = args
         self.name, self.torch = f"transformers {dtype}", torch
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
             args.model, dtype=getattr(torch, dtype)
         ).eval()
 
-    def generate(self, prompts, tokens):
-        """As Rollcast.generate."""
+    def decode(self, prompts):
+        """Seconds of decoding after the prefill, and the tokens of each prompt."""
         with self.torch.inference_mode():
-            begin = time.perf_counter()
             out = self.model(self.torch.tensor(prompts), use_cache=True, logits_to_keep=1)
             drawn = [out.logits[:, -1].argmax(-1, keepdim=True)]
-            first = time.perf_counter() - begin
-            for _ in range(tokens - 1):
+            begin = time.perf_counter()
+            for _ in range(self.args.tokens):
                 out = self.model(drawn[-1], past_key_values=out.past_key_values, use_cache=True)
                 drawn.append(out.logits[:, -1].argmax(-1, keepdim=True))
-            return first, time.perf_counter() - begin, self.torch.cat(drawn, 1).tolist()
+            seconds = time.perf_counter() - begin
+            return seconds, self.torch.cat(drawn[:-1], 1).tolist()
+
+    def rate(self, prompts):
+        return len(prompts) * self.args.tokens / self.decode(prompts)[0]
+
+    def greedy(self, prompts):
+        return self.decode(prompts)[1]
 
 
 def same(a, b):
@@ -127,33 +143,24 @@ def same(a, b):
 def main():
     args = options()
     vocabulary = json.loads((pathlib.Path(args.model) / "config.json").read_text())["vocab_size"]
-    firsts, wholes, agreed, load = {}, {}, {}, [os.getloadavg()[0]]
+    rates, agreed, load = {}, {}, [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory() as folder:
         systems = [Transformers(args, "float32"), Transformers(args, "bfloat16")]
         systems.insert(0, Rollcast(args, pathlib.Path(folder)))
-        for repeat in range(args.repeats):
-            for batch in args.batch:
-                draw = random.Random(1000 * repeat + batch)
-                length = args.context - args.tokens // 2
-                prompts = [draw.choices(range(vocabulary), k=length) for _ in range(batch)]
-                drawn = {}
+        for batch in args.batch:
+            draw = random.Random(batch)
+            length = args.context - args.tokens // 2
+            prompts = [draw.choices(range(vocabulary), k=length) for _ in range(batch)]
+            drawn = {s.name: s.greedy(prompts) for s in systems}
+            for system in systems:
+                agreed[batch, system.name] = same(
+                    drawn[system.name], drawn["transformers float32"]
+                )
+            for repeat in range(args.repeats):
                 for system in systems:
-                    print(f"repeat {repeat + 1}, batch {batch}, {system.name}", file=sys.stderr)
-                    first, whole, drawn[system.name] = system.generate(prompts, args.tokens + 1)
-                    firsts.setdefault((batch, system.name), []).append(first)
-                    wholes.setdefault((batch, system.name), []).append(whole)
+                    print(f"batch {batch}, repeat {repeat + 1}, {system.name}", file=sys.stderr)
+                    rates.setdefault((batch, system.name), []).append(system.rate(prompts))
                     load.append(os.getloadavg()[0])
-                for name, tokens in drawn.items():
-                    agreed.setdefault((batch, name), []).append(
-                        same(tokens, drawn["transformers float32"])
-                    )
-
-    rates = {}
-    for (batch, name), whole in wholes.items():
-        prefill = statistics.median(firsts[batch, name])
-        if min(whole) <= prefill:
-            sys.exit(f"batch {batch}, {name}: the times vary too much; give it more --tokens")
-        rates[batch, name] = [batch * args.tokens / (w - prefill) for w in whole]
 
     name, cores = pathlib.Path(args.model).name, os.cpu_count()
     print(f"{name}: {args.tokens} decoded tokens a sequence around a context of {args.context},")
@@ -167,11 +174,11 @@ def main():
     for batch in args.batch:
         ours = statistics.median(rates[batch, Rollcast.name])
         for system in systems:
-            r, a = rates[batch, system.name], agreed[batch, system.name]
+            r = rates[batch, system.name]
             median = statistics.median(r)
             print(
                 f"| {batch} | {system.name} | {median:.1f} ({min(r):.1f} to {max(r):.1f}) "
-                f"| {ours / median:.2f} | {100 * statistics.mean(a):.1f}% |"
+                f"| {ours / median:.2f} | {100 * agreed[batch, system.name]:.1f}% |"
             )
 
 

@@ -1,0 +1,33 @@
+// What the benchmarks share: weights and requests that are random to the machine, and what is said
+// of the machine.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <random>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace rollcast {
+
+double SecondsSince(std::chrono::steady_clock::time_point start);
+double Median(std::vector<double> values);
+
+/// Random bf16 weights of standard deviation 0.02 and norms of 1, from one repeated block: a
+/// benchmark's weights need to be random to the memory system, not to anybody else. Another `salt`
+/// gives other weights.
+void FillForTiming(WeightStore& store, uint64_t salt);
+
+/// `length` random tokens and `max_tokens` to draw, whatever is drawn.
+Request RandomRequest(uint64_t id, int length, int max_tokens, double temperature, int vocab,
+                      std::mt19937_64& random);
+
+/// Throws Error when the engine refuses.
+void SubmitOrThrow(Engine& engine, Request request);
+
+/// Device, versions and present clocks.
+void DescribeForBench(const Backend& backend, nlohmann::ordered_json& json);
+
+}  // namespace rollcast
