@@ -181,7 +181,7 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
       } else if (type == MessageType::kBenchReport) {
         end = true;
       } else if (type == MessageType::kFail) {
-        throw Error(Decode<FailMessage>(message->bytes).why);
+        throw Error(Decode<FailMessage>(message->bytes).message);
       }
     }
   };
@@ -232,7 +232,7 @@ int RunTrainerSide(const Config& config, const BenchOptions& options, World& wor
   size_t ready = 0;
   const auto on_other = [&](Message message) {
     if (TypeOf(message.bytes) == MessageType::kFail)
-      throw Error(Decode<FailMessage>(message.bytes).why);
+      throw Error(Decode<FailMessage>(message.bytes).message);
     if (TypeOf(message.bytes) != MessageType::kBenchReport) return;
     std::string json = Decode<BenchReport>(message.bytes).json;
     if (json.empty())

@@ -52,8 +52,6 @@ RankInfo DescribeRank(const Config& config, Role role, const std::string& traine
 /// Throws Stopped when SIGINT or SIGTERM has come.
 void ThrowIfSignalled();
 
-/// What this rank says of itself to the others.
-RankInfo DescribeRank(const Config& config, Role role);
 /// How long ranks are waited for until all have said so.
 std::chrono::duration<double> RolesLimit(const SyncSettings& sync);
 

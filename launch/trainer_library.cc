@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "launch/config.h"
+#include "launch/log.h"
 #include "launch/prompts.h"
 #include "launch/runtime.h"
 #include "trainer_bridge/trainer_c_api.h"
@@ -31,12 +32,15 @@ std::string ToJson(const Config& config) {
   return tables.dump();
 }
 
-TrainerSetup MakeSetup(const Config& config) {
+TrainerSetup MakeSetup(const Config& config, const std::string& device) {
   TrainerSetup setup;
-  setup.rank = DescribeRank(config, Role::kTrainer);
+  setup.rank = DescribeRank(config, Role::kTrainer, device);
   setup.roles_limit = RolesLimit(config.sync);
   setup.client = ClientOptions(config);
-  setup.transport = MessageWeightTransport();
+  setup.transport = config.sync.transport;
+  setup.nccl_library = config.sync.nccl_library;
+  setup.takes_device_memory = !setup.rank.gpus.empty();
+  setup.warn = [](const std::string& what) { LogWarn(what); };
   setup.update = UpdateDefaults(config.sync);
   setup.group_size = config.rollout.group_size;
   setup.seed = config.rollout.seed;
@@ -60,11 +64,13 @@ TrainerSetup MakeSetup(const Config& config) {
 }  // namespace rollcast
 
 extern "C" int rollcast_trainer_open(const char* config, const char* const* settings,
-                                     int32_t num_settings, rollcast_trainer** trainer) {
+                                     int32_t num_settings, const char* device,
+                                     rollcast_trainer** trainer) {
   return rollcast::CallFromC([&] {
     if (trainer == nullptr) throw rollcast::Error("trainer is NULL");
     const std::vector<std::string> sets(settings, settings + num_settings);
     *trainer = new rollcast_trainer(
-        rollcast::MakeSetup(rollcast::LoadConfig(config != nullptr ? config : "", sets)));
+        rollcast::MakeSetup(rollcast::LoadConfig(config != nullptr ? config : "", sets),
+                            device != nullptr ? device : "cpu"));
   });
 }

@@ -5,8 +5,9 @@
 namespace rollcast {
 
 NamedTensor TensorPack::Add(const WireManifest& manifest, const NamedTensor& tensor) {
-  const UpdatePlan plan =
-      MakeUpdatePlan(manifest, /*partial=*/true, {}, std::span<const NamedTensor>(&tensor, 1));
+  DeviceSet devices;
+  const UpdatePlan plan = MakeUpdatePlan(manifest, /*partial=*/true, {},
+                                         std::span<const NamedTensor>(&tensor, 1), devices);
   const SourceTensor& source = plan.sources.front();
   std::vector<std::byte>& copy = copies_[tensor.name];
   copy.resize(static_cast<size_t>(plan.bytes));

@@ -89,9 +89,11 @@ ROLLCAST_API const char* rollcast_trainer_error(void);
  * configuration file `config` with `settings` ("table.key=value") over it, as `rollcast worker -c
  * config --set ...` does, and waits until all ranks have agreed on the settings that a job shares.
  * The ranks may still be loading their weights then; the first call that needs them waits. One
- * process joins one job. */
+ * process joins one job. `device`: where most of the tensors that it publishes lie, "cpu" (or NULL)
+ * or "cuda:N"; sync.transport = "auto" goes by that. */
 ROLLCAST_API int rollcast_trainer_open(const char* config, const char* const* settings,
-                                       int32_t num_settings, rollcast_trainer** trainer);
+                                       int32_t num_settings, const char* device,
+                                       rollcast_trainer** trainer);
 
 /* Column "json": {"config": {table: {key: value}}, "rank", "size", "workers": [ranks], "hosts":
  * [of each rank], "device_memory": tensors on a GPU may be published from where they are}. */

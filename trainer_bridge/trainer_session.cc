@@ -5,6 +5,7 @@
 
 #include "trainer_bridge/rollout_rank.h"
 #include "trainer_bridge/script_mpi.h"
+#include "trainer_bridge/transport_choice.h"
 
 namespace rollcast {
 
@@ -56,7 +57,11 @@ void TrainerSession::Run(std::promise<void>& joined) {
   }
   joined.set_value();
   try {
-    client_.Serve(*communicator, roles_, setup_.transport, nullptr);
+    const TransportChoice choice = ChooseTransport(setup_.transport, roles_);
+    if (!choice.warning.empty() && setup_.warn) setup_.warn(choice.warning);
+    const std::string& device = roles_.ranks.at(static_cast<size_t>(roles_.trainer())).device;
+    client_.Serve(*communicator, roles_, OfferedTransports(device, setup_.nccl_library),
+                  choice.name, nullptr);
   } catch (const std::exception& e) {
     // Every call of the client now throws it.
     TellOfFailure(*communicator, roles_, e.what());

@@ -20,8 +20,10 @@ struct TrainerSetup {
   RankInfo rank;
   std::chrono::duration<double> roles_limit{120};  // to hear from every rank
   TrainerClientOptions client;
-  WeightTransportMaker transport;
-  bool takes_device_memory = false;  // `transport` sends from a GPU's memory, too
+  std::string transport = "auto";    // ChooseTransport
+  std::string nccl_library;          // OfferedTransports
+  bool takes_device_memory = false;  // of a GPU
+  std::function<void(const std::string&)> warn;  // may be null
   UpdateOptions update;              // what an update is unless the caller says otherwise
   int group_size = 1;
   uint64_t seed = 0;

@@ -37,11 +37,11 @@ static void CheckErrors(const char* config, const char* const* settings) {
   rollcast_trainer* trainer = NULL;
   rollcast_result* result = NULL;
   const char* unknown = "rollout.sead=3";
-  CHECK(rollcast_trainer_open(config, settings, 1, NULL) == ROLLCAST_ERROR);
+  CHECK(rollcast_trainer_open(config, settings, 1, NULL, NULL) == ROLLCAST_ERROR);
   CHECK(strcmp(rollcast_trainer_error(), "trainer is NULL") == 0);
-  CHECK(rollcast_trainer_open("no.toml", settings, 1, &trainer) == ROLLCAST_ERROR);
+  CHECK(rollcast_trainer_open("no.toml", settings, 1, NULL, &trainer) == ROLLCAST_ERROR);
   CHECK(strstr(rollcast_trainer_error(), "no.toml: cannot read the configuration") != NULL);
-  CHECK(rollcast_trainer_open(config, &unknown, 1, &trainer) == ROLLCAST_ERROR);
+  CHECK(rollcast_trainer_open(config, &unknown, 1, NULL, &trainer) == ROLLCAST_ERROR);
   CHECK(strstr(rollcast_trainer_error(), "rollout.seed") != NULL);
   CHECK(rollcast_trainer_stats(NULL, 1, &result) == ROLLCAST_ERROR);
   CHECK(rollcast_trainer_live_version(NULL) == -1);
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
 
   rollcast_trainer* trainer = NULL;
   rollcast_result* result = NULL;
-  CHECK(rollcast_trainer_open(argv[1], settings, 2, &trainer) == ROLLCAST_OK);
+  CHECK(rollcast_trainer_open(argv[1], settings, 2, NULL, &trainer) == ROLLCAST_OK);
   CHECK(rollcast_trainer_describe(trainer, &result) == ROLLCAST_OK);
   CHECK(Has(result, "\"workers\":[1,2]"));
   CHECK(Has(result, "\"group_size\":4"));

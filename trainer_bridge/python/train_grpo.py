@@ -169,11 +169,16 @@ def train(client, arguments, log):
               flush=True)
 
 
+def client_device(arguments):
+    """"cuda" is whichever device is the current one."""
+    return None if arguments.device == "cuda" else arguments.device
+
+
 def main():
     arguments = parse_arguments()
     logging.disable_progress_bar()
     with open(arguments.output, "w", encoding="utf-8") as log, \
-            rollcast.Client(arguments.config, arguments.set) as client:
+            rollcast.Client(arguments.config, arguments.set, device=client_device(arguments)) as client:
         train(client, arguments, log)
     return 0
 

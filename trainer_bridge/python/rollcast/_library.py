@@ -67,7 +67,8 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "rollcast_trainer_version": (ctypes.c_char_p, []),
     "rollcast_trainer_error": (ctypes.c_char_p, []),
     "rollcast_trainer_open": (
-        ctypes.c_int, [ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int32, _OUT]),
+        ctypes.c_int, [ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int32,
+                       ctypes.c_char_p, _OUT]),
     "rollcast_trainer_describe": (ctypes.c_int, [_P, _OUT]),
     "rollcast_trainer_submit": (
         ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(Draw), _OUT]),

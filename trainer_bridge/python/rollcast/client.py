@@ -7,6 +7,7 @@ import ctypes
 import dataclasses
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator as IteratorABC
 from collections.abc import Mapping as MappingABC
@@ -128,6 +129,13 @@ def _rows(prompts: Iterable[Prompt]) -> bytes:
     return "\n".join(rows).encode()
 
 
+def _default_device() -> str:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{torch.cuda.current_device()}"
+
+
 def _text(value: Optional[str]) -> Optional[bytes]:
     return None if value is None else value.encode()
 
@@ -139,7 +147,9 @@ class Client:
 
     `config` is the file that the ranks were given, and `settings` ({"rollout.seed": 3}, or the words
     themselves, ["rollout.seed=3"]) stand for their `--set`: what a job shares must be the same on all ranks, and an error names what is not.
-    `arrays`: "numpy" or "torch", of what trajectories and scores hold.
+    `arrays`: "numpy" or "torch", of what trajectories and scores hold. `device` ("cpu", "cuda:0"): where
+    most of the published tensors lie, which decides by which way weights go (sync.transport); None =
+    the current CUDA device of a script that has imported a torch with CUDA, else the CPU.
 
     Use it as a context manager. When the block ends the job does, and its trajectory file is complete;
     an exception in the block ends the job as failed, and every rank exits with a non-zero status and
@@ -159,6 +169,7 @@ class Client:
         settings: Union[Mapping[str, Any], Sequence[str], None] = None,
         *,
         arrays: str = "numpy",
+        device: Optional[str] = None,
     ) -> None:
         self._arrays = check_arrays(arrays)
         self._library = Library.load()
@@ -172,7 +183,8 @@ class Client:
         sets = [setting.encode() for setting in settings or []]
         handle = ctypes.c_void_p()
         self._wait("rollcast_trainer_open", os.fsencode(config),
-                   (ctypes.c_char_p * len(sets))(*sets), len(sets), ctypes.byref(handle))
+                   (ctypes.c_char_p * len(sets))(*sets), len(sets),
+                   (device or _default_device()).encode(), ctypes.byref(handle))
         self._handle = handle
         self._process = os.getpid()
         atexit.register(self._at_exit)
