@@ -18,6 +18,12 @@ int DeviceNumber(const std::string& device) {
   return result.ec == std::errc() && result.ptr == end ? number : -1;
 }
 
+/// Where the device was asked for.
+std::string Setting(const RankInfo& info) {
+  return StrCat(info.role == Role::kTrainer ? "the trainer's device" : "kernels.device", " = \"",
+                info.device, "\"");
+}
+
 std::string Where(size_t rank, const RankInfo& info) {
   return StrCat("rank ", rank, " (", Name(info.role), " on ", info.host, ")");
 }
@@ -48,13 +54,12 @@ void AssignDevices(std::vector<RankInfo>& ranks) {
     } else if (info.device == "auto") {
       info.device = "cpu";
     } else if (by_place) {
-      throw Error(StrCat("kernels.device = \"cuda\": ", Where(rank, info), " sees no GPU"));
+      throw Error(StrCat(Setting(info), ": ", Where(rank, info), " sees no GPU"));
     } else if (const int number = DeviceNumber(info.device); number < 0) {
-      throw Error(StrCat("kernels.device = \"", info.device, "\" of ", Where(rank, info),
-                         ": expected auto, cpu, cuda or cuda:N"));
+      throw Error(
+          StrCat(Setting(info), " of ", Where(rank, info), ": expected auto, cpu, cuda or cuda:N"));
     } else if (static_cast<size_t>(number) >= count) {
-      throw Error(StrCat("kernels.device = \"", info.device, "\": ", Where(rank, info), " sees ",
-                         count, " GPUs"));
+      throw Error(StrCat(Setting(info), ": ", Where(rank, info), " sees ", count, " GPUs"));
     }
   }
 }

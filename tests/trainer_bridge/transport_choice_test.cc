@@ -62,6 +62,11 @@ TEST(AssignDevices, ADeviceThatIsAskedForIsKeptOrRefused) {
       {"kernels.device = \"cuda\": rank 1 (worker on a) sees no GPU"});
   ExpectError([] { Assigned({Worker("a", "cuda:2", 2)}); },
               {"kernels.device = \"cuda:2\": rank 0 (worker on a) sees 2 GPUs"});
+  ExpectError(
+      [] {
+        Assigned({Trainer("a", "cuda:1", 1), Worker("a", "cpu", 0)});
+      },
+      {"the trainer's device = \"cuda:1\": rank 0 (trainer on a) sees 1 GPUs"});
   for (const char* device : {"cuda:", "cuda:1x", "cuda:-1", "gpu"})
     ExpectError([&] { Assigned({Worker("a", device, 2)}); },
                 {"expected auto, cpu, cuda or cuda:N"});
