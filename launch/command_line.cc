@@ -79,7 +79,7 @@ CLI::Option* AddOption(CLI::App& app, const CommandOption& option) {
 void AddCommand(CLI::App& app, const Command& command, ConfigFlags& flags) {
   CLI::App* sub = app.add_subcommand(command.name, command.summary);
   std::string footer = command.details;
-  if (command.takes_config) footer += StrCat(footer.empty() ? "" : "\n", kPrecedence);
+  if (command.takes_config) footer += StrCat(footer.empty() ? "" : "\n\n", kPrecedence);
   if (!footer.empty()) sub->footer("\n" + footer);
   for (const CommandOption& option : command.options) {
     if (option.config_key.empty()) {
