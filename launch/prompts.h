@@ -19,25 +19,30 @@ namespace rollcast {
 class PromptReader {
  public:
   /// `vocab_size` > 0: token ids must be below. Without a template it can still read all rows that
-  /// have no messages.
+  /// have no messages. Throws Error when [sampling] does not suit such a model.
   PromptReader(const Config& config, int vocab_size);
 
-  /// Throws Error with `name` and line.
-  std::vector<Prompt> Read(std::istream& in, const std::string& name) const;
-  /// The same from a file.
+  /// `sampling`: of rows that have none of their own, and of what a row's own leaves open. Throws
+  /// Error with `name` and line.
+  std::vector<Prompt> Read(std::istream& in, const std::string& name,
+                           const SamplingParams& sampling) const;
+  /// The same from a file, with the configuration's sampling and the run's seed.
   std::vector<Prompt> Read(const std::filesystem::path& path) const;
 
  private:
   // Adds to an error about messages why there is no template.
   std::vector<Prompt> Explain(
+      const SamplingParams& sampling,
       const std::function<std::vector<Prompt>(const PromptOptions&)>& read) const;
 
+  PromptOptions options_;
+  SamplingParams sampling_;
   std::optional<ChatTemplate> chat_;
   std::string why_no_chat_;
-  int vocab_size_;
 };
 
-/// Reads rollout.prompts. Throws Error with file and line.
+/// Reads rollout.prompts. Throws Error with file and line, or for [sampling] itself when it does
+/// not suit a model of `vocab_size` tokens.
 std::vector<Prompt> LoadPrompts(const Config& config, int vocab_size);
 
 /// What is submitted for `prompt`.

@@ -100,9 +100,8 @@ int RunAsRank(const Config& config, Role role,
           "the trainer is alone; start workers beside it: mpirun -np 1 rollcast trainer -c F : "
           "-np N rollcast worker -c F");
     const auto limit = std::chrono::duration_cast<Clock::duration>(RolesLimit(config.sync));
-    const Roles roles =
-        ExchangeRoles(world.communicator(), DescribeRank(config, role, trainer_device),
-                      Clock::now() + limit);
+    const Roles roles = ExchangeRoles(
+        world.communicator(), DescribeRank(config, role, trainer_device), Clock::now() + limit);
     try {
       status = body(world, roles);
     } catch (const std::exception& e) {

@@ -46,10 +46,11 @@ TrainerSetup MakeSetup(const Config& config, const std::string& device) {
   setup.seed = config.rollout.seed;
   setup.config_json = ToJson(config);
   const auto reader = std::make_shared<PromptReader>(config, /*vocab_size=*/0);
-  setup.read_prompts = [reader, settings = config.rollout](const std::string& rows) {
+  setup.read_prompts = [reader, settings = config.rollout](const std::string& rows,
+                                                           const SamplingParams& sampling) {
     std::istringstream in(rows);
     std::vector<PromptGroup> groups;
-    for (const Prompt& prompt : reader->Read(in, "prompts"))
+    for (const Prompt& prompt : reader->Read(in, "prompts", sampling))
       groups.push_back(ToGroup(prompt, settings));
     return groups;
   };

@@ -84,8 +84,7 @@ std::string RankList(const std::vector<int>& ranks) {
 std::string Differences(const std::vector<RankInfo>& ranks) {
   // Ranks with the same text are one: a job of a thousand ranks has one or two texts.
   std::map<std::string, std::vector<int>> texts;
-  for (size_t i = 0; i < ranks.size(); ++i)
-    texts[ranks[i].settings].push_back(static_cast<int>(i));
+  for (size_t i = 0; i < ranks.size(); ++i) texts[ranks[i].settings].push_back(static_cast<int>(i));
   if (texts.size() == 1) return {};
 
   std::map<std::string, std::map<std::string, std::vector<int>>> keys;  // key to value to ranks

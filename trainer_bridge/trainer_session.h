@@ -20,16 +20,18 @@ struct TrainerSetup {
   RankInfo rank;
   std::chrono::duration<double> roles_limit{120};  // to hear from every rank
   TrainerClientOptions client;
-  std::string transport = "auto";    // ChooseTransport
-  std::string nccl_library;          // OfferedTransports
-  bool takes_device_memory = false;  // of a GPU
+  std::string transport = "auto";                // ChooseTransport
+  std::string nccl_library;                      // OfferedTransports
+  bool takes_device_memory = false;              // of a GPU
   std::function<void(const std::string&)> warn;  // may be null
-  UpdateOptions update;              // what an update is unless the caller says otherwise
+  UpdateOptions update;  // what an update is unless the caller says otherwise
   int group_size = 1;
   uint64_t seed = 0;
   std::string config_json;  // {table: {key: value}}
-  /// Rows of a prompt file. Throws Error with the row's number.
-  std::function<std::vector<PromptGroup>(const std::string& rows)> read_prompts;
+  /// Rows of a prompt file; `sampling` is that of rows without their own. Throws Error with the
+  /// row's number.
+  std::function<std::vector<PromptGroup>(const std::string& rows, const SamplingParams& sampling)>
+      read_prompts;
   /// The configuration's sampling with lines "key = value" over it. Throws Error naming the key.
   std::function<SamplingParams(const std::string& lines)> read_sampling;
 };

@@ -72,7 +72,8 @@ void WireFields(auto& self, auto&& visit) requires
     std::same_as<std::remove_const_t<std::remove_reference_t<decltype(self)>>, SyncReport> {
   visit(self.version, self.committed, self.error, self.mode, self.transport, self.digest,
         self.bytes, self.total_s, self.announce_s, self.transfer_s, self.verify_s, self.commit_s,
-        self.receive_s, self.pause_s, self.sequences_kept, self.sequences_recomputed, self.sequences_aborted);
+        self.receive_s, self.pause_s, self.sequences_kept, self.sequences_recomputed,
+        self.sequences_aborted);
 }
 
 template <class T>
@@ -236,6 +237,8 @@ enum class MessageType : uint16_t {
   kRankLost = 114,
   kFinish = 115,
   kFail = 116,
+  kStop = 117,
+  kAbort = 118,
   // Benchmarks (launch/bench_sync.cc).
   kBenchReport = 200,
 };

@@ -153,7 +153,9 @@ TEST_F(CommandScorerTest, WhatIsNoReplyToAnyCompletionIsAnErrorAtOnce) {
        "a reply with an unknown id: {\\\"id\\\":\\\"99\\\",\\\"reward\\\":1}"},
       {R"({"id":-1,"reward":1})", "a reply with an unknown id: {\\\"id\\\":-1,\\\"reward\\\":1}"},
       {"0.5", "a line that is no JSON object: 0.5"},
-      {"loading the model", "a line that is no JSON object: loading the model"}};
+      {"loading the model",
+       "a line that is no JSON object: loading the model (reply:1:1: not valid JSON: invalid "
+       "literal)"}};
   for (const auto& [line, what] : cases) {
     const std::string starts = (dir_ / "starts").string();
     const auto scores =
@@ -225,7 +227,8 @@ TEST_F(CommandScorerTest, AChildThatNeitherReadsNorWrites) {
 
 TEST_F(CommandScorerTest, AChildThatNeverStopsWriting) {
   const auto scores = ScoreAll(Command("yes", 86400), 1);
-  EXPECT_NE(scores[0].error.find("a line that is no JSON object: y;"), std::string::npos)
+  EXPECT_NE(scores[0].error.find("a line that is no JSON object: y (reply:1:1: "),
+            std::string::npos)
       << scores[0].error;
   EXPECT_NE(ScoreAll(Command("cat /dev/zero", 5), 1)[0].error.find("more than 1048576 bytes"),
             std::string::npos);
