@@ -43,7 +43,9 @@ void ListEngine(FieldList& list, EngineConfig& c) {
   list.Add("max_context", c.max_context,
            "tokens of one sequence, prompt and completion; 0 = what model and pages allow",
            Between(0, 1 << 30));
-  list.Add("max_queued", c.max_queued, "waiting sequences; more are refused", Between(1, 1 << 30));
+  list.Add("max_queued", c.max_queued,
+           "sequences that wait in the engine; more wait with the rank until there is room",
+           Between(1, 1 << 30));
   list.Add("prefix_cache", c.prefix_cache, "keep the KV of finished prefixes for later prompts");
   list.Add("capture", c.capture, "decode by captured graphs; false = eager");
   list.Add("run_ahead", c.run_ahead, "steps launched before the last one has been read",
@@ -109,8 +111,9 @@ void ListScorer(FieldList& list, ScorerConfig& c) {
            "is compared with the prompt's answer");
   list.Add("format_reward", c.format_reward,
            "regex, format: reward of a match whose group 1 is not the answer");
-  list.Add("command", c.command, "command: started once; JSON lines in and out");
-  list.Add("url", c.url, "http: where a batch is POSTed");
+  list.Add("command", c.command,
+           "command: started once; JSON lines in and out, as in README and configs/scorer.py");
+  list.Add("url", c.url, "http: where a batch is POSTed, as in README and configs/scorer.py");
   list.Add("deadline_s", c.deadline_s, "seconds for one batch, tries included",
            {.min = 0, .max = 86400, .above = true, .choices = {}});
   list.Add("max_tries", c.max_tries, "tries for one batch", Between(1, 100));
@@ -149,6 +152,14 @@ void ListTrainer(FieldList& list, TrainerSettings& c) {
       "exit with an error unless the mean reward of the last five updates is above that of the "
       "first five by at least this; 0 = do not look",
       AtLeast(0));
+  list.AddPerRank("save", c.save,
+                  "folder that the trained model is written to, in the form of Hugging Face; "
+                  "{version} stands for the policy version; empty = not saved");
+  list.AddPerRank("save_every", c.save_every,
+                  "updates between two savings, beside the one at the end; 0 = only that one",
+                  Between(0, 1 << 30));
+  list.AddPerRank("save_overwrite", c.save_overwrite,
+                  "replace a model folder of an earlier run that has the name of save");
 }
 
 void ListLog(FieldList& list, LogSettings& c) {
@@ -304,16 +315,13 @@ std::string HelpConfig(const Config& defaults) {
   return out;
 }
 
-uint64_t Digest(const Config& config) {
+std::string SharedSettings(const Config& config) {
   Config copy = config;
-  uint64_t hash = 0xcbf29ce484222325ull;
   const FieldList list = ListFields(copy);
-  for (const Field& field : list.fields()) {
-    if (field.per_rank) continue;
-    for (const char c : StrCat(field.key, " = ", ToToml(field.value), "\n"))
-      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  }
-  return hash;
+  std::string text;
+  for (const Field& field : list.fields())
+    if (!field.per_rank) text += StrCat(field.key, " = ", ToToml(field.value), "\n");
+  return text;
 }
 
 }  // namespace rollcast

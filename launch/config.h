@@ -55,6 +55,9 @@ struct TrainerSettings {
   double kl_coef = 0;
   double max_grad_norm = 1;
   double min_reward_gain = 0;
+  std::string save;
+  int save_every = 0;
+  bool save_overwrite = false;
 };
 
 inline ScorerConfig NoScorer() {
@@ -103,8 +106,8 @@ Config LoadConfig(const std::string& path, std::span<const std::string> sets = {
 std::string ToToml(const Config& config);
 /// Every table and field with its meaning, limits and default.
 std::string HelpConfig(const Config& defaults = {});
-/// FNV-1a over the resolved fields that all ranks of a job must agree on: all but [kernels],
-/// [log], [metrics] and model.path (the weights' own digest stands for that one).
-uint64_t Digest(const Config& config);
+/// The resolved fields that all ranks of a job must agree on, "key = value" a line: all but
+/// [kernels], [log], [metrics] and model.path (the weights' own digest stands for that one).
+std::string SharedSettings(const Config& config);
 
 }  // namespace rollcast

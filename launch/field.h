@@ -1,6 +1,6 @@
 // The fields of a configuration as data. A config struct lists its fields once (ListFields in
-// launch/config.cc); reading, --set, --print-config, --help-config and the digest all walk that
-// list.
+// launch/config.cc); reading, --set, --print-config, --help-config and the comparison of ranks all
+// walk that list.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Field {
   FieldRef value;   // points into the struct that listed it
   Limits limits;
   std::string help;       // what it is, with its unit
-  bool per_rank = false;  // ranks of one job may differ in it, so the digest leaves it out
+  bool per_rank = false;  // ranks of one job may differ in it
 
   std::string_view table() const { return std::string_view(key).substr(0, key.find('.')); }
   std::string_view name() const { return std::string_view(key).substr(key.find('.') + 1); }

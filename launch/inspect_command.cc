@@ -191,6 +191,8 @@ void PrintSummary(std::ostream& out, const InspectOptions& options, const Trajec
                      reader.info().rollcast_version);
   if (!reader.closed())
     out << "the run has not closed the file: it goes on, or was killed; every row is whole\n";
+  else if (!reader.end().empty())
+    out << fmt::format("the run: {}\n", reader.end());
   out << fmt::format("model digest {:016x}, manifest digest {:016x}\n", reader.info().model_digest,
                      reader.info().manifest_digest);
   if (!options.filters.empty() || options.limit >= 0)

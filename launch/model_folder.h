@@ -6,11 +6,15 @@
 
 namespace rollcast {
 
+/// Throws Error when `path` exists and is not an empty folder, nor, with `replace`, a model folder:
+/// one that has a config.json.
+void RequireModelFolderName(const std::filesystem::path& path, bool replace);
+
 /// Collects files beside `path` and renames on Commit. Not thread-safe.
 class ModelFolderWriter {
  public:
-  /// Throws Error when `path` exists and is not an empty folder, or cannot be written.
-  explicit ModelFolderWriter(std::filesystem::path path);
+  /// Throws Error as RequireModelFolderName does, or when `path` cannot be written.
+  explicit ModelFolderWriter(std::filesystem::path path, bool replace = false);
   ModelFolderWriter(const ModelFolderWriter&) = delete;
   ModelFolderWriter& operator=(const ModelFolderWriter&) = delete;
   ~ModelFolderWriter();  // without Commit: what was written is removed
@@ -22,6 +26,7 @@ class ModelFolderWriter {
 
  private:
   std::filesystem::path path_, staging_;
+  const bool replace_;
 };
 
 }  // namespace rollcast

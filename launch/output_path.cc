@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/check.h"
+#include "rollout/writer_lock.h"
 
 namespace rollcast {
 
@@ -19,6 +20,7 @@ void PrepareOutput(const std::filesystem::path& path, bool overwrite,
   if (!overwrite && std::filesystem::exists(path, error))
     throw Error(StrCat(path.string(),
                        ": exists already; name another file, or say --overwrite to replace it"));
+  if (overwrite) FileToReplace{path};  // only asks whether it can be had
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   std::filesystem::create_directories(folder, error);
   if (error) throw Error(StrCat(path.string(), ": cannot be created: ", error.message()));

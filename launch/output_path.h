@@ -6,7 +6,8 @@
 namespace rollcast {
 
 /// Creates the missing folders above `path`. Throws Error when the file could not be created there,
-/// exists and `overwrite` is false, or is the file `input` that is still to be read.
+/// exists and `overwrite` is false, is being written by another job, or is the file `input` that is
+/// still to be read.
 void PrepareOutput(const std::filesystem::path& path, bool overwrite,
                    const std::filesystem::path& input = {});
 

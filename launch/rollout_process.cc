@@ -9,6 +9,7 @@
 #include "launch/log.h"
 #include "launch/metrics.h"
 #include "launch/output_path.h"
+#include "launch/signals.h"
 #include "rollout/rollout_worker.h"
 #include "rollout/trajectory_file.h"
 #include "trainer_bridge/engine_update_target.h"
@@ -55,6 +56,16 @@ void LogUpdate(const SyncReport& r) {
                     r.sequences_recomputed, r.sequences_aborted));
   else
     LogWarn(fmt::format("update {}: {}", r.committed ? "incomplete" : "refused", r.error));
+}
+
+// The file says what has ended the run.
+void CloseAfter(const std::exception& failure, TrajectoryFile& file) {
+  try {
+    file.Close(dynamic_cast<const Stopped*>(&failure) != nullptr ? RunEnd{failure.what()}
+                                                                 : RunEnd::Failed(failure.what()));
+  } catch (const std::exception& e) {
+    LogWarn(e.what());
+  }
 }
 
 }  // namespace
@@ -105,6 +116,11 @@ void RunRolloutRank(const Config& config, World& world, const Roles& roles,
     info.manifest_digest = options.ready.manifest_digest;
     info.overwrite = config.rollout.overwrite;
     file = std::make_unique<TrajectoryFile>(config.rollout.output, info);
+    if (!file->locked())
+      LogWarn(
+          fmt::format("{}: its file system has no locks; another job that writes the same file "
+                      "would go unnoticed",
+                      config.rollout.output));
   }
 
   RolloutWorkerOptions worker_options;
@@ -126,7 +142,7 @@ void RunRolloutRank(const Config& config, World& world, const Roles& roles,
     if (file != nullptr) file->AppendUpdate(report);
   };
   seams.close = [&] {
-    if (file != nullptr) file->Close();
+    if (file != nullptr) file->Close(RunEnd::Completed());
   };
   seams.drive = std::move(drive);
   seams.warn = [](const std::string& what) { LogWarn(what); };
@@ -140,7 +156,12 @@ void RunRolloutRank(const Config& config, World& world, const Roles& roles,
                       std::chrono::duration<double>(Clock::now() - begin).count(),
                       model.store->config().model_type, ResolveThreads(config.kernels).threads,
                       model.engine->config().num_pages, model.engine->config().page_size));
-  rank.Run();
+  try {
+    rank.Run();
+  } catch (const std::exception& e) {
+    if (file != nullptr) CloseAfter(e, *file);
+    throw;
+  }
   metrics.Write(worker);
 }
 

@@ -23,6 +23,9 @@ namespace {
 // mpirun may still be starting processes on other hosts.
 constexpr double kLeastRolesLimit_s = 120;
 
+// Between the end of a job that fails on one rank and that rank's exit.
+constexpr auto kLastWords = std::chrono::milliseconds(500);
+
 std::string HostName() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
@@ -55,15 +58,21 @@ World::~World() = default;
 
 void World::End(int status) {
   if (session_ == nullptr) return;
-  if (status != 0) communicator_->Abandon();
   communicator_.reset();
-  session_->Finalize(status,
-                     status == 0 ? std::chrono::seconds(10) : std::chrono::milliseconds(1500));
+  session_->Finalize(status);
+}
+
+void World::Leave(int status) {
+  if (size() == 1) return End(status);
+  // The first rank that is gone makes mpirun kill the others; each is to state its own error.
+  if (StopSignal() == 0) std::this_thread::sleep_for(kLastWords);
+  communicator_->Abandon();
+  communicator_.reset();
+  session_->Leave(status);
 }
 
 void ThrowIfSignalled() {
-  if (const int signal = StopSignal(); signal != 0)
-    throw Error(fmt::format("stopped by {}", SignalName(signal)));
+  if (const int signal = StopSignal(); signal != 0) throw Stopped(signal);
 }
 
 int RunAsRank(const Config& config, Role role,
@@ -82,6 +91,10 @@ int RunAsRank(const Config& config, Role role,
     if (!alone) LogError(e.what());
   };
   try {
+    if (alone && role == Role::kTrainer)
+      throw Error(
+          "the trainer is alone; start workers beside it: mpirun -np 1 rollcast trainer -c F : "
+          "-np N rollcast worker -c F");
     const auto limit = std::chrono::duration_cast<Clock::duration>(RolesLimit(config.sync));
     const Roles roles =
         ExchangeRoles(world.communicator(), DescribeRank(config, role), Clock::now() + limit);
@@ -94,14 +107,17 @@ int RunAsRank(const Config& config, Role role,
   } catch (const std::exception& e) {
     fail(e);
   }
-  world.End(status);
+  if (failure != nullptr)
+    world.Leave(status);
+  else
+    world.End(status);
   // A process alone fails like any other command.
   if (alone && failure != nullptr) std::rethrow_exception(failure);
   return status;
 }
 
 RankInfo DescribeRank(const Config& config, Role role) {
-  return {role, ROLLCAST_VERSION, Digest(config), HostName()};
+  return {role, ROLLCAST_VERSION, SharedSettings(config), HostName()};
 }
 
 std::chrono::duration<double> RolesLimit(const SyncSettings& sync) {

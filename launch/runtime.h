@@ -25,8 +25,11 @@ class World {
   Communicator& communicator() { return *communicator_; }
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
-  /// Leaves the world. With a status other than 0, peers that may be gone are not waited for.
+  /// Leaves the world of a job that has ended in order: all ranks do. `status` is this process's.
   void End(int status);
+  /// Leaves a world in which others may be gone or about to be killed: with other ranks in it, this
+  /// ends the process with `status` (not 0) and waits for nobody.
+  void Leave(int status);
 
  private:
   std::unique_ptr<MpiSession> session_;
@@ -40,7 +43,7 @@ class World {
 int RunAsRank(const Config& config, Role role,
               const std::function<int(World& world, const Roles& roles)>& body);
 
-/// Throws Error, naming the signal, when SIGINT or SIGTERM has come.
+/// Throws Stopped when SIGINT or SIGTERM has come.
 void ThrowIfSignalled();
 
 /// What this rank says of itself to the others.

@@ -17,6 +17,8 @@ void OnSignal(int signal) {
 
 }  // namespace
 
+Stopped::Stopped(int signal) : Error(StrCat("stopped by ", SignalName(signal))) {}
+
 void CatchSignals() {
   stop_signal.store(0, std::memory_order_relaxed);
   std::signal(SIGINT, OnSignal);

@@ -11,6 +11,7 @@
 #include "launch/log.h"
 #include "launch/prompts.h"
 #include "launch/runtime.h"
+#include "launch/saved_model.h"
 
 namespace rollcast {
 
@@ -18,6 +19,7 @@ namespace {
 
 constexpr const char* kNorm = "model.norm.weight";
 constexpr const char* kHead = "lm_head.weight";
+constexpr std::string_view kVersionMark = "{version}";
 constexpr int kPublishTries = 3;
 // A group must come in within this many times sync.deadline_s, or the job is stuck.
 constexpr int kPatience = 10;
@@ -76,6 +78,12 @@ std::unique_ptr<HeadGrpo> MakeGrpo(const Config& config, const ModelConfig& mode
   return std::make_unique<HeadGrpo>(options, norm, head);
 }
 
+std::filesystem::path SaveFolder(std::string name, PolicyVersion version) {
+  const size_t at = name.find(kVersionMark);
+  if (at != std::string::npos) name.replace(at, kVersionMark.size(), StrCat(version));
+  return name;
+}
+
 ReuseConfig Reuse(const Config& config) {
   ReuseConfig reuse;
   reuse.interval = config.rollout.interval;
@@ -86,13 +94,34 @@ ReuseConfig Reuse(const Config& config) {
 
 }  // namespace
 
+bool GeneratesDuringUpdates(const Config& config) {
+  return config.rollout.max_policy_lag >= config.rollout.interval;
+}
+
 TrainLoop::TrainLoop(const Config& config, TrainerClient& client)
     : config_(config),
       client_(client),
       model_(LoadModel(config)),
       grpo_(MakeGrpo(config, model_)),
       prompts_(LoadPrompts(config, model_.vocab_size), config.rollout.seed, /*shuffle=*/true),
-      buffer_(Reuse(config)) {}
+      buffer_(Reuse(config)) {
+  const TrainerSettings& trainer = config_.trainer;
+  if (trainer.save.empty()) return;
+  CheckSaveFolder(config_.model.path, SaveFolder(trainer.save, trainer.updates),
+                  trainer.save_overwrite);
+}
+
+std::filesystem::path TrainLoop::Save() {
+  const TrainerSettings& trainer = config_.trainer;
+  const std::filesystem::path folder = SaveFolder(trainer.save, client_.LiveVersion());
+  const auto bytes = [](std::span<const uint16_t> values) { return std::as_bytes(values); };
+  const std::vector<HostTensor> tensors = {
+      {kNorm, DType::kBF16, {model_.hidden_size}, bytes(grpo_->norm_bf16())},
+      {kHead, DType::kBF16, {model_.vocab_size, model_.hidden_size}, bytes(grpo_->head_bf16())}};
+  SaveModel(config_.model.path, folder, tensors, trainer.save_overwrite || saved_.contains(folder));
+  saved_.insert(folder);
+  return folder;
+}
 
 void TrainLoop::SubmitBatch() {
   std::vector<PromptGroup> groups;
@@ -122,8 +151,10 @@ std::vector<Trajectory> TrainLoop::Generate() {
       batch.push_back(std::move(t));
     }
     if (groups < config_.rollout.groups_per_update && Clock::now() - last > kPatience * deadline)
-      throw Error(fmt::format("no group has come in for {:.0f} s; {} of {} are there",
-                              SecondsSince(last), groups, config_.rollout.groups_per_update));
+      throw Error(fmt::format(
+          "no group has come in for {:.1f} s, {} times sync.deadline_s; {} of {} are there. Where "
+          "completions take that long, raise sync.deadline_s",
+          SecondsSince(last), kPatience, groups, config_.rollout.groups_per_update));
   }
   // The order of arrival is an accident; the sum of a gradient depends on the order.
   std::stable_sort(batch.begin(), batch.end(), [](const Trajectory& a, const Trajectory& b) {
@@ -144,8 +175,7 @@ UpdateRecord TrainLoop::Update() {
   // The next batch is decoded during this step and this update. It is then one version old when it
   // is first used, and `interval` versions when it is last used.
   const bool next_is_fresh = updates_ + 1 - fresh_ >= config_.rollout.interval;
-  if (next_is_fresh && updates_ + 1 < config_.trainer.updates &&
-      config_.rollout.max_policy_lag >= config_.rollout.interval)
+  if (next_is_fresh && updates_ + 1 < config_.trainer.updates && GeneratesDuringUpdates(config_))
     SubmitBatch();
 
   const auto step_begin = Clock::now();
@@ -200,9 +230,10 @@ std::string ProgressLine(const UpdateRecord& r, int updates) {
 }
 
 std::string Table(const std::vector<UpdateRecord>& records) {
-  std::string table = fmt::format("{:>9} {:>8} {:>8} {:>6} {:>10} {:>8} {:>8} {:>9} {:>8} {:>8}\n",
-                                  "updates", "version", "reward", "lag", "tokens/s", "left out",
-                                  "entropy", "grad norm", "sync ms", "pause ms");
+  std::string table =
+      fmt::format("{:>9} {:>8} {:>8} {:>6} {:>10} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8}\n", "updates",
+                  "version", "reward", "lag", "tokens/s", "left out", "aborted", "entropy",
+                  "grad norm", "sync ms", "pause ms");
   const size_t stride = (records.size() + 9) / 10;
   for (size_t begin = 0; begin < records.size(); begin += stride) {
     const size_t end = std::min(begin + stride, records.size());
@@ -214,18 +245,32 @@ std::string Table(const std::vector<UpdateRecord>& records) {
       sum.lag_mean += r.lag_mean / n;
       sum.tokens_per_s += r.tokens_per_s / n;
       sum.left_out += r.left_out;
+      sum.sync.sequences_aborted += r.sync.sequences_aborted;
       sum.grpo.entropy += r.grpo.entropy / n;
       sum.grpo.grad_norm += r.grpo.grad_norm / n;
       sum.sync.total_s += r.sync.total_s / n;
       sum.sync.pause_s = std::max(sum.sync.pause_s, r.sync.pause_s);
     }
     table += fmt::format(
-        "{:>9} {:>8} {:>8.3f} {:>6.2f} {:>10.0f} {:>8} {:>8.3f} {:>9.3f} {:>8.1f} {:>8.1f}\n",
+        "{:>9} {:>8} {:>8.3f} {:>6.2f} {:>10.0f} {:>8} {:>8} {:>8.3f} {:>9.3f} {:>8.1f} {:>8.1f}\n",
         fmt::format("{}-{}", records[begin].update, records[end - 1].update),
         records[end - 1].version, sum.reward, sum.lag_mean, sum.tokens_per_s, sum.left_out,
-        sum.grpo.entropy, sum.grpo.grad_norm, 1e3 * sum.sync.total_s, 1e3 * sum.sync.pause_s);
+        sum.sync.sequences_aborted, sum.grpo.entropy, sum.grpo.grad_norm, 1e3 * sum.sync.total_s,
+        1e3 * sum.sync.pause_s);
   }
   return table;
+}
+
+std::string AbortedLine(const std::vector<UpdateRecord>& records) {
+  int64_t aborted = 0, updates = 0;
+  for (const UpdateRecord& r : records) {
+    aborted += r.sync.sequences_aborted;
+    updates += r.sync.sequences_aborted > 0;
+  }
+  if (aborted == 0) return {};
+  return fmt::format(
+      "{} of {} updates aborted {} completions, which were paid for and not trained on\n", updates,
+      records.size(), aborted);
 }
 
 double RewardGain(const std::vector<UpdateRecord>& records) {

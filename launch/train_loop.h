@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,18 +35,28 @@ struct UpdateRecord {
 std::string ProgressLine(const UpdateRecord& record, int updates);
 /// The table at the end of a run, at most about 12 rows.
 std::string Table(const std::vector<UpdateRecord>& records);
+/// What updates have cost in completions that were aborted; empty when there were none.
+std::string AbortedLine(const std::vector<UpdateRecord>& records);
 /// Mean reward of the last updates less that of the first ones, five each or fewer.
 double RewardGain(const std::vector<UpdateRecord>& records);
 
+/// Whether the next batch is generated during the optimizer step and the update; else a batch is
+/// asked for only when it is needed, and nothing is in flight during an update.
+bool GeneratesDuringUpdates(const Config& config);
+
 class TrainLoop {
  public:
-  /// Reads prompts and the tensors that are trained. Throws Error naming what is wrong. All calls
+  /// Reads prompts and the tensors that are trained. Throws Error naming what is wrong, also with
+  /// trainer.save, before anything has been trained. All calls
   /// on one thread, which must not be the client's bridge thread.
   TrainLoop(const Config& config, TrainerClient& client);
 
   /// One rollout batch (or the reuse of one), one optimizer step, one published update. Rollouts of
   /// the next batch go on meanwhile when rollout.max_policy_lag allows it. Throws Error.
   UpdateRecord Update();
+
+  /// Writes the policy of the last update as trainer.save says; the folder. Throws Error.
+  std::filesystem::path Save();
 
  private:
   std::vector<Trajectory> Generate();
@@ -63,6 +75,7 @@ class TrainLoop {
   bool submitted_ = false;  // a batch is under way that nobody has collected
   int fresh_ = 0;           // update that generated the batch in use
   int64_t tokens_ = 0;      // came in during this update
+  std::set<std::filesystem::path> saved_;
 };
 
 }  // namespace rollcast

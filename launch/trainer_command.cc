@@ -17,27 +17,47 @@ namespace rollcast {
 
 namespace {
 
-std::vector<UpdateRecord> Train(const Config& config, TrainerClient& client) {
-  TrainLoop loop(config, client);
-  client.WaitUntilStarted();
+/// What a run has done, also one that does not come to its end.
+struct Run {
   std::vector<UpdateRecord> records;
+  std::string saved;  // the last folder
+};
+
+void Train(const Config& config, TrainerClient& client, Run& run) {
+  TrainLoop loop(config, client);
+  if (config.sync.in_flight == "abort" && GeneratesDuringUpdates(config))
+    LogWarn(
+        "sync.in_flight is abort, and the next batch is generated while an update is published: "
+        "every update throws away the completions in flight. keep and recompute throw away none; "
+        "with rollout.max_policy_lag below rollout.interval none is in flight");
+  client.WaitUntilStarted();
+  const TrainerSettings& trainer = config.trainer;
   Progress progress;
-  for (int update = 0; update < config.trainer.updates; ++update) {
-    records.push_back(loop.Update());
-    progress.Show(ProgressLine(records.back(), config.trainer.updates));
+  for (int update = 1; update <= trainer.updates; ++update) {
+    run.records.push_back(loop.Update());
+    progress.Show(ProgressLine(run.records.back(), trainer.updates));
+    const bool due =
+        update == trainer.updates || (trainer.save_every > 0 && update % trainer.save_every == 0);
+    if (due && !trainer.save.empty()) run.saved = loop.Save().string();
   }
   client.Finish(std::chrono::duration<double>(config.sync.deadline_s));
-  return records;
 }
 
-int Report(const Config& config, const std::vector<UpdateRecord>& records) {
-  const double gain = RewardGain(records);
-  std::string text = Table(records);
-  text += fmt::format("mean reward of the last updates {:+.3f} against the first\n", gain);
+/// The table and where the results are; of an unfinished run, as far as it has come.
+void Print(const Config& config, const Run& run) {
+  std::string text = Table(run.records) + AbortedLine(run.records);
+  text += fmt::format("mean reward of the last updates {:+.3f} against the first\n",
+                      RewardGain(run.records));
   if (!config.rollout.output.empty())
     text += fmt::format("trajectories: {}\n", config.rollout.output);
+  if (!run.saved.empty()) text += fmt::format("model: {}\n", run.saved);
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
+}
+
+int Report(const Config& config, const Run& run) {
+  Print(config, run);
+  const double gain = RewardGain(run.records);
   if (config.trainer.min_reward_gain <= 0 || gain >= config.trainer.min_reward_gain) return 0;
   LogError(fmt::format("the mean reward has changed by {:+.3f}, trainer.min_reward_gain is {:+.3f}",
                        gain, config.trainer.min_reward_gain));
@@ -49,13 +69,13 @@ int Report(const Config& config, const std::vector<UpdateRecord>& records) {
 int RunTrainer(const Config& config) {
   return RunAsRank(config, Role::kTrainer, [&](World& world, const Roles& roles) {
     TrainerClient client(ClientOptions(config));
-    std::vector<UpdateRecord> records;
+    Run run;
     std::exception_ptr failure;
     // All MPI calls belong to the thread that has initialised it: this one serves, the other
     // trains.
     std::thread training([&] {
       try {
-        records = Train(config, client);
+        Train(config, client, run);
       } catch (const std::exception& e) {
         failure = std::current_exception();
         client.Fail(e.what());
@@ -68,10 +88,11 @@ int RunTrainer(const Config& config) {
       end = std::current_exception();
     }
     training.join();
+    if ((end != nullptr || failure != nullptr) && !run.records.empty()) Print(config, run);
     // Where the bridge ended the job, the training thread only saw the consequence.
     if (end != nullptr) std::rethrow_exception(end);
     if (failure != nullptr) std::rethrow_exception(failure);
-    return Report(config, records);
+    return Report(config, run);
   });
 }
 

@@ -22,7 +22,7 @@ struct Batch {
   std::vector<bool> answered;
   uint64_t first_id = 0;      // ids of this try: first_id + position in `asked`
   std::vector<size_t> asked;  // inputs sent in this try
-  std::string complaint;      // the last reply that belongs to no completion
+  std::string breach;         // what the child wrote that is no reply to any of them
 
   size_t Unanswered() const {
     return static_cast<size_t>(std::count(answered.begin(), answered.end(), false));
@@ -66,7 +66,7 @@ class CommandScorer : public Scorer {
                 .answered = std::vector<bool>(inputs.size(), false),
                 .first_id = 0,
                 .asked = {},
-                .complaint = ""};
+                .breach = ""};
     // Has it died since the last batch, that is no failed try of this one.
     if (child_ && child_->Ended()) child_.reset();
     std::string reason;
@@ -74,12 +74,11 @@ class CommandScorer : public Scorer {
       std::this_thread::sleep_until(
           std::min(deadline, ScoringClock::now() + BackoffBefore(attempt)));
       reason = Try(batch, deadline);
-      if (ScoringClock::now() >= deadline) break;
+      // A program that does not keep to the protocol will not do so in another try either.
+      if (!batch.breach.empty() || ScoringClock::now() >= deadline) break;
     }
     for (size_t i = 0; i < inputs.size(); ++i)
-      if (!batch.answered[i])
-        batch.scores[i] = Unscored(
-            StrCat(reason, batch.complaint.empty() ? "" : "; it also wrote ", batch.complaint));
+      if (!batch.answered[i]) batch.scores[i] = Unscored(reason);
     return std::move(batch.scores);
   }
 
@@ -105,6 +104,10 @@ class CommandScorer : public Scorer {
     while (batch.Unanswered() > 0) {
       const auto progress = child_->Exchange(outgoing, incoming_, deadline);
       TakeReplies(batch);
+      if (!batch.breach.empty())
+        return Drop(StrCat("the scorer command wrote ", batch.breach,
+                           "; its standard output must hold one JSON object a line, each with the "
+                           "\"id\" of the completion that it is about"));
       if (batch.Unanswered() == 0) break;
       // A child that trickles bytes would never let Exchange find the deadline itself.
       if (progress == ChildProcess::Progress::kDeadline || ScoringClock::now() >= deadline)
@@ -132,7 +135,9 @@ class CommandScorer : public Scorer {
 
   void TakeReplies(Batch& batch) {
     size_t begin = 0;
-    for (size_t end; (end = incoming_.find('\n', begin)) != std::string::npos; begin = end + 1)
+    for (size_t end;
+         batch.breach.empty() && (end = incoming_.find('\n', begin)) != std::string::npos;
+         begin = end + 1)
       TakeReply(std::string_view(incoming_).substr(begin, end - begin), batch);
     incoming_.erase(0, begin);
   }
@@ -141,14 +146,16 @@ class CommandScorer : public Scorer {
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
     const json reply = json::parse(NonFiniteToNull(line), nullptr, /*allow_exceptions=*/false);
     if (!reply.is_object()) {
-      batch.complaint = StrCat("a line that is no JSON object: ", Excerpt(line));
+      batch.breach = StrCat("a line that is no JSON object: ", Excerpt(line));
       return;
     }
     const auto id = ReplyId(reply);
     // An answer to an earlier batch, or a second one: too late to be of use.
     if (id && *id < batch.first_id) return;
     if (!id || *id - batch.first_id >= batch.asked.size()) {
-      batch.complaint = StrCat("a reply with an unknown id: ", Excerpt(line));
+      batch.breach =
+          StrCat(reply.contains("id") ? "a reply with an unknown id: " : "a reply without an id: ",
+                 Excerpt(line));
       return;
     }
     const size_t i = batch.asked[*id - batch.first_id];

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/check.h"
+#include "rollout/writer_lock.h"
 
 namespace rollcast {
 
@@ -78,6 +79,21 @@ Hdf5Appender::~Hdf5Appender() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+namespace {
+
+/// rename that fails with EEXIST when there is a `to`. 0 or -1, as rename.
+int RenameToNewName(const std::filesystem::path& from, const std::filesystem::path& to) {
+  int failed = ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
+  if (failed == 0 || errno == EEXIST) return failed;
+  // Not every file system has that (NFS), nor links (FAT); then only an earlier look guards.
+  failed = ::link(from.c_str(), to.c_str());
+  if (failed == 0) ::unlink(from.c_str());
+  if (failed == 0 || errno == EEXIST) return failed;
+  return ::rename(from.c_str(), to.c_str());
+}
+
+}  // namespace
+
 void Hdf5Appender::Create(bool overwrite) {
   std::error_code ignored;
   const auto status = std::filesystem::symlink_status(path_, ignored);
@@ -95,30 +111,31 @@ void Hdf5Appender::Create(bool overwrite) {
       throw Error(StrCat(path_.string(), ": cannot be created: ", ErrorText(errno)));
   }
   try {
+    locked_ = HoldAsWriter(fd_) == WriterLock::kHeld;
     end_ = hdf5::kSuperblockBytes;
     WriteState();
-    int failed = 0;
-    if (overwrite) {
-      failed = ::rename(open_path_.c_str(), path_.c_str());
-    } else {
-      failed = ::renameat2(AT_FDCWD, open_path_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE);
-      if (failed != 0 && errno != EEXIST) {
-        // Not every file system has that (NFS), nor links (FAT); then only the look above guards.
-        failed = ::link(open_path_.c_str(), path_.c_str());
-        if (failed == 0) {
-          ::unlink(open_path_.c_str());
-        } else if (errno != EEXIST) {
-          failed = ::rename(open_path_.c_str(), path_.c_str());
-        }
-      }
-    }
-    if (failed != 0) Fail("cannot be created", errno);
+    Place(overwrite);
   } catch (...) {
     ::close(std::exchange(fd_, -1));
     ::unlink(open_path_.c_str());
     throw;
   }
   open_path_ = path_;
+}
+
+void Hdf5Appender::Place(bool overwrite) {
+  // Between the look for an old file and the renaming another job may have put one there.
+  for (int attempt = 0;; ++attempt) {
+    std::optional<FileToReplace> old;
+    if (overwrite) old.emplace(path_);
+    std::error_code ignored;
+    const bool replace =
+        overwrite && (old->exists() || std::filesystem::is_symlink(path_, ignored));
+    const int failed =
+        replace ? ::rename(open_path_.c_str(), path_.c_str()) : RenameToNewName(open_path_, path_);
+    if (failed == 0) return;
+    if (errno != EEXIST || !overwrite || attempt == 100) Fail("cannot be created", errno);
+  }
 }
 
 uint64_t Hdf5Appender::size(size_t column) const {

@@ -41,8 +41,8 @@ namespace rollcast {
 /// to. This is the order of events for a killed process; after a power failure the file is as the
 /// disk kept it, and Sync is the means to say when.
 ///
-/// No lock is held on the file (an exclusive one would keep readers out), and no HDF5 library is
-/// called: neither its locking nor its lack of thread safety matter here.
+/// A lock that keeps other writers out, but no reader, is held on the file (writer_lock.h). No HDF5
+/// library is called: neither its locking nor its lack of thread safety matter here.
 ///
 /// A failed call (a full disk, say) throws Error naming the path, leaves the last commit readable,
 /// and every later call refuses with the same message. Used from one thread.
@@ -61,7 +61,8 @@ class Hdf5Appender {
   };
 
   /// Creates the file with empty columns; it appears under `path` only when it is valid. Throws
-  /// Error when it cannot, or when `path` exists and `overwrite` is false.
+  /// Error when it cannot, when `path` exists and `overwrite` is false, or when another process
+  /// is writing it.
   Hdf5Appender(const std::filesystem::path& path, bool overwrite, std::vector<Attribute> attributes,
                std::vector<Column> columns);
   ~Hdf5Appender();
@@ -69,6 +70,8 @@ class Hdf5Appender {
   Hdf5Appender& operator=(const Hdf5Appender&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
+  /// False where the file system has no locks, so that a second writer would go unnoticed.
+  bool locked() const { return locked_; }
   /// Elements of a column, those not yet committed included.
   uint64_t size(size_t column) const;
 
@@ -123,6 +126,7 @@ class Hdf5Appender {
   };
 
   void Create(bool overwrite);
+  void Place(bool overwrite);
   void Stage(size_t column, std::span<const uint8_t> bytes);
   void StageHeap(size_t column, std::span<const uint8_t> data, size_t count);
   void FinishHeap();
@@ -146,6 +150,7 @@ class Hdf5Appender {
   std::filesystem::path path_;
   std::filesystem::path open_path_;  // path_, or the temporary name until the file is valid
   int fd_ = -1;
+  bool locked_ = false;
   std::string broken_;
   std::vector<Attribute> attributes_;
   std::vector<ColumnState> columns_;

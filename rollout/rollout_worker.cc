@@ -172,6 +172,7 @@ void RolloutWorker::EngineLoop() {
         commands.swap(inbox_);
       }
       for (Command& command : commands) Execute(std::move(command));
+      FeedEngine();
 
       finished.clear();
       const bool stepped = engine_.Step(finished);
@@ -218,11 +219,54 @@ void RolloutWorker::Execute(Command command) {
   } else if (auto* score = std::get_if<ScoreWork>(&command)) {
     StartScore(std::move(*score));
   } else {
-    const Abort& abort = std::get<Abort>(command);
-    for (const auto& [id, request] : in_flight_)
-      if (request.group != nullptr && request.group->group_id == abort.group_id)
-        engine_.Abort(id, abort.message);
+    AbortStarted(std::get<Abort>(command));
   }
+}
+
+void RolloutWorker::AbortStarted(const Abort& abort) {
+  const auto meant = [&](const InFlight& request) {
+    return request.group != nullptr && request.group->group_id == abort.group_id;
+  };
+  for (const auto& [id, request] : in_flight_)
+    if (meant(request)) engine_.Abort(id, abort.message);
+  std::erase_if(backlog_, [&](const Waiting& waiting) {
+    if (!meant(waiting.in_flight)) return false;
+    Refuse(waiting.in_flight, abort.message.empty() ? "aborted" : abort.message, Outcome::kAborted);
+    return true;
+  });
+}
+
+void RolloutWorker::FeedEngine() {
+  if (backlog_.empty()) return;
+  // A full queue is no fault of a request: it waits here until the engine has admitted others.
+  // Only this thread submits, so the room can only grow meanwhile.
+  int room = engine_.config().max_queued - engine_.stats().waiting;
+  for (; room > 0 && !backlog_.empty(); backlog_.pop_front()) {
+    Waiting& next = backlog_.front();
+    const uint64_t id = next.request.id;
+    std::string why = engine_.Submit(std::move(next.request));
+    if (!why.empty()) {
+      Refuse(next.in_flight, std::move(why), Outcome::kRefused);
+      continue;
+    }
+    in_flight_.emplace(id, std::move(next.in_flight));
+    --room;
+  }
+}
+
+void RolloutWorker::Refuse(const InFlight& request, std::string why, Outcome outcome) {
+  std::vector<WorkerResult> refused;
+  if (request.group == nullptr) {
+    refused.emplace_back(ScoreResult{.id = request.score_id, .error = std::move(why)});
+  } else {
+    Trajectory t = Skeleton(*request.group, request.sample_index, request.sampling, options_.rank);
+    t.outcome = outcome;
+    if (outcome == Outcome::kAborted) t.finish_reason = FinishReason::kAbort;
+    t.message = std::move(why);
+    t.live_version_at_return = engine_.version();
+    refused.push_back(std::move(t));
+  }
+  Emit(std::move(refused));
 }
 
 void RolloutWorker::StartGroup(GroupWork work) {
@@ -238,7 +282,6 @@ void RolloutWorker::StartGroup(GroupWork work) {
 
   const auto group = std::make_shared<const GroupWork>(std::move(work));
   const uint64_t prompt_hash = PromptIdHash(group->prompt_id);
-  std::vector<WorkerResult> refused;
   for (int32_t sample : group->samples) {
     InFlight in_flight{.group = group, .sample_index = sample, .sampling = group->sampling};
     // So small a temperature is greedy; the record says so.
@@ -259,19 +302,11 @@ void RolloutWorker::StartGroup(GroupWork work) {
         return stop->Check(output);
       };
     }
-    const uint64_t id = request.id;
-    std::string why = refusal.empty() ? engine_.Submit(std::move(request)) : refusal;
-    if (why.empty()) {
-      in_flight_.emplace(id, std::move(in_flight));
-      continue;
-    }
-    Trajectory t = Skeleton(*group, sample, in_flight.sampling, options_.rank);
-    t.outcome = Outcome::kRefused;
-    t.message = std::move(why);
-    t.live_version_at_return = engine_.version();
-    refused.push_back(std::move(t));
+    if (refusal.empty())
+      backlog_.push_back({std::move(request), std::move(in_flight)});
+    else
+      Refuse(in_flight, refusal, Outcome::kRefused);
   }
-  Emit(std::move(refused));
 }
 
 void RolloutWorker::StartScore(ScoreWork work) {
@@ -280,15 +315,7 @@ void RolloutWorker::StartScore(ScoreWork work) {
   request.prompt = std::move(work.tokens);
   request.score_only = true;
   request.want_logits = work.want_logits;
-  const uint64_t id = request.id;
-  std::string why = engine_.Submit(std::move(request));
-  if (why.empty()) {
-    in_flight_.emplace(id, InFlight{.score_id = work.id});
-    return;
-  }
-  std::vector<WorkerResult> refused;
-  refused.push_back(ScoreResult{.id = work.id, .error = std::move(why)});
-  Emit(std::move(refused));
+  backlog_.push_back({std::move(request), InFlight{.score_id = work.id}});
 }
 
 void RolloutWorker::SinkLoop() {

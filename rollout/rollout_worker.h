@@ -85,6 +85,10 @@ class RolloutWorker {
     std::shared_ptr<StopStrings> stop{};
     uint64_t score_id = 0;
   };
+  struct Waiting {
+    Request request;
+    InFlight in_flight;
+  };
   struct Finished {
     InFlight request;
     Completion completion;
@@ -96,6 +100,10 @@ class RolloutWorker {
   void Execute(Command command) RC_EXCLUDES(mutex_);
   void StartGroup(GroupWork work) RC_EXCLUDES(mutex_);
   void StartScore(ScoreWork work) RC_EXCLUDES(mutex_);
+  void AbortStarted(const Abort& abort) RC_EXCLUDES(mutex_);
+  /// Gives the engine what its queue has room for, oldest first.
+  void FeedEngine() RC_EXCLUDES(mutex_);
+  void Refuse(const InFlight& request, std::string why, Outcome outcome) RC_EXCLUDES(mutex_);
   void Push(Command command) RC_EXCLUDES(mutex_);
   void Fail(std::exception_ptr failure) RC_EXCLUDES(mutex_);
   void Emit(std::vector<WorkerResult> results) RC_EXCLUDES(mutex_);
@@ -112,6 +120,7 @@ class RolloutWorker {
   // Engine thread only.
   uint64_t next_request_id_ = 1;
   std::unordered_map<uint64_t, InFlight> in_flight_;
+  std::deque<Waiting> backlog_;  // the engine's queue has no room for these yet
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -48,7 +48,7 @@ class Scorer {
 ///   length   1 at `target_length` tokens, falling off linearly to 0 at none and at twice as many
 ///   command  asks a child process: {"id", "prompt", "completion", "prompt_ids", "completion_ids",
 ///            "answer", "metadata"} in, {"id", "reward"} or {"id", "error"} out, one a line, in any
-///            order
+///            order; any other output is a breach that leaves what is unanswered unscored at once
 ///   http     POSTs {"inputs": [...]}, objects as above; takes {"scores": [...]}, each a number or
 ///            {"error": ...}
 struct ScorerConfig {

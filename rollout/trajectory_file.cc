@@ -158,13 +158,15 @@ TrajectoryFile::TrajectoryFile(const std::filesystem::path& path, const Trajecto
           {"manifest_digest", info.manifest_digest},
           {"logprob_definition", std::string(kLogprobDefinition)},
           {"closed", false},
+          {"end", std::string()},
       },
       AllColumns());
+  locked_ = file_->locked();
 }
 
 TrajectoryFile::~TrajectoryFile() {
   try {
-    Close();
+    Close(RunEnd::Failed("its writer left without saying why"));
   } catch (...) {
     // Said to those who call Close or Append.
   }
@@ -229,11 +231,12 @@ void TrajectoryFile::Flush() {
   file_->Sync();
 }
 
-void TrajectoryFile::Close() {
+void TrajectoryFile::Close(const RunEnd& end) {
   if (file_ == nullptr) return;
   const std::unique_ptr<Hdf5Appender> file = std::move(file_);
   closed_rows_ = static_cast<int64_t>(file->size(kFlats));
   file->SetAttribute("closed", true);
+  file->SetAttribute("end", end.text);
   file->Close();
 }
 

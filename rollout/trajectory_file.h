@@ -1,14 +1,14 @@
 // The trajectory file of a run: one HDF5 file, readable by h5py in one line each.
 //
 // Root attributes: schema_version, rollcast_version, config (the resolved TOML), model_digest,
-// manifest_digest, logprob_definition, closed (false while the run goes on, and after it was
-// killed). One row a completion in the equal-length columns under /trajectories; one row an update
-// under /weight_updates. The flat datasets /tokens, /logprob, /logprob_raw, /logprob_filtered and
-// /policy_version share one index: a row's prompt is tokens[prompt_offset:][:prompt_length], its
-// completion tokens[completion_offset:][:completion_length], and the other four hold one value a
-// completion token at the same place. At the places of prompt tokens they hold NaN and -1;
-// logprob_filtered holds NaN wherever no filter was on. Completions of one group may share one copy
-// of their prompt.
+// manifest_digest, logprob_definition, closed and end (false and empty while the run goes on, and
+// after it was killed; then how it has ended, see RunEnd). One row a completion in the equal-length
+// columns under /trajectories; one row an update under /weight_updates. The flat datasets /tokens,
+// /logprob, /logprob_raw, /logprob_filtered and /policy_version share one index: a row's prompt is
+// tokens[prompt_offset:][:prompt_length], its completion
+// tokens[completion_offset:][:completion_length], and the other four hold one value a completion
+// token at the same place. At the places of prompt tokens they hold NaN and -1; logprob_filtered
+// holds NaN wherever no filter was on. Completions of one group may share one copy of their prompt.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,17 @@ struct TrajectoryFileInfo {
   bool overwrite = false;        // replace an existing file; else it is an error
 };
 
+/// How a run has ended, in the words of the attribute `end`.
+struct RunEnd {
+  std::string text;
+
+  static RunEnd Completed() { return {"completed"}; }
+  /// "stopped by SIGINT".
+  static RunEnd StoppedBy(const std::string& signal) { return {"stopped by " + signal}; }
+  /// "failed: rollout rank 2 is lost: ...".
+  static RunEnd Failed(const std::string& why) { return {"failed: " + why}; }
+};
+
 class Hdf5Appender;
 class Hdf5File;
 
@@ -42,9 +53,10 @@ class Hdf5File;
 /// refuse. Append of 64 rows of 100 tokens takes well under a millisecond. Used from one thread.
 class TrajectoryFile {
  public:
-  /// Throws Error when `path` cannot be created, or exists and info.overwrite is false.
+  /// Throws Error when `path` cannot be created, exists and info.overwrite is false, or is being
+  /// written by another process.
   TrajectoryFile(const std::filesystem::path& path, const TrajectoryFileInfo& info);
-  /// Closes, if Close was not called; what goes wrong then goes unsaid.
+  /// Closes as a failed run, if Close was not called; what goes wrong then goes unsaid.
   ~TrajectoryFile();
   TrajectoryFile(const TrajectoryFile&) = delete;
   TrajectoryFile& operator=(const TrajectoryFile&) = delete;
@@ -56,8 +68,11 @@ class TrajectoryFile {
   /// Waits until the disk itself has what has been appended. A killed process loses nothing
   /// without it; it bounds what a power failure can cost.
   void Flush();
-  void Close();
+  /// The file is complete, and says how the run has ended. A second call does nothing.
+  void Close(const RunEnd& end);
 
+  /// False where the file system has no locks, so that a second writer would go unnoticed.
+  bool locked() const { return locked_; }
   /// Appended so far.
   int64_t rows() const;
 
@@ -71,6 +86,7 @@ class TrajectoryFile {
   int64_t PlacePrompt(const Trajectory& trajectory);
 
   std::unique_ptr<Hdf5Appender> file_;  // null once closed
+  bool locked_ = false;
   int64_t closed_rows_ = 0;
   std::unordered_map<uint64_t, SharedPrompt> shared_prompts_;  // by group
 };
@@ -98,6 +114,8 @@ class TrajectoryReader {
   const TrajectoryFileInfo& info() const { return info_; }
   /// False when the run is still going on or was killed.
   bool closed() const { return closed_; }
+  /// RunEnd::text; empty when closed() is false.
+  const std::string& end() const { return end_; }
   int64_t rows() const { return rows_; }
 
   /// Rows [begin, begin + count) without their arrays.
@@ -112,6 +130,7 @@ class TrajectoryReader {
   std::unique_ptr<Hdf5File> file_;
   TrajectoryFileInfo info_;
   bool closed_ = false;
+  std::string end_;
   int64_t rows_ = 0;
 };
 

@@ -88,6 +88,7 @@ TrajectoryReader::TrajectoryReader(const std::filesystem::path& path)
   info_.model_digest = file_->UIntAttribute("model_digest").value_or(0);
   info_.manifest_digest = file_->UIntAttribute("manifest_digest").value_or(0);
   closed_ = file_->FlagAttribute("closed").value_or(false);
+  end_ = file_->TextAttribute("end").value_or("");
   rows_ = static_cast<int64_t>(file_->Shape("trajectories/group_id").at(0));
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <future>
+#include <utility>
+#include <vector>
 
 #include "trainer_bridge/weight_digest.h"
 
@@ -16,6 +18,27 @@ WireManifest ToWire(const WeightManifest& manifest) {
   if (manifest.IsAlias(head)) wire.aliases.push_back({head, manifest.Find(head)->name});
   return wire;
 }
+
+namespace {
+
+/// Bytes [begin, end) of the arena that entries [indices] take, neighbours as one range with the
+/// alignment gap between them: one large copy takes all threads, many small ones do not.
+std::vector<std::pair<size_t, size_t>> Ranges(const std::vector<ManifestEntry>& entries,
+                                              std::span<const uint32_t> indices) {
+  std::vector<std::pair<size_t, size_t>> ranges;
+  std::optional<uint32_t> last;
+  for (const uint32_t i : indices) {
+    const size_t begin = entries[i].offset, end = begin + entries[i].bytes;
+    if (last.has_value() && i == *last + 1 && begin >= ranges.back().second)
+      ranges.back().second = end;
+    else
+      ranges.emplace_back(begin, end);
+    last = i;
+  }
+  return ranges;
+}
+
+}  // namespace
 
 EngineUpdateTarget::EngineUpdateTarget(Engine& engine, WeightStore& store)
     : engine_(engine), store_(store), manifest_(ToWire(store.manifest())) {}
@@ -55,10 +78,8 @@ UpdateTarget::Committed EngineUpdateTarget::Commit(std::span<const uint32_t> fro
     throw Error(StrCat("the live version became ", engine_.version(lock),
                        " between the vote and the commit, which expects ", live_version));
   Backend& backend = store_.backend();
-  for (const uint32_t i : from_staging) {
-    const ManifestEntry& entry = manifest_.entries[i];
-    backend.Copy(live() + entry.offset, staged + entry.offset, entry.bytes);
-  }
+  for (const auto& [begin, end] : Ranges(manifest_.entries, from_staging))
+    backend.Copy(live() + begin, staged + begin, end - begin);
   if (!from_staging.empty()) backend.Synchronize();
   done.version = version.value_or(live_version + 1);
   done.sequences = engine_.Commit(lock, done.version, policy);

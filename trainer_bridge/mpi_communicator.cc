@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <list>
@@ -427,6 +428,12 @@ void MpiSession::Finalize(int exit_status, std::chrono::milliseconds limit) {
   changed.notify_all();
   watchdog.join();
   if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void MpiSession::Leave(int status) {
+  RC_CHECK(status != 0);
+  std::fflush(nullptr);
+  std::_Exit(status);
 }
 
 void MpiSession::Abort(int status) {

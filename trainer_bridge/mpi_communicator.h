@@ -43,13 +43,19 @@ class MpiSession {
   /// Over MPI_COMM_WORLD; call once. No collective takes place after this call.
   std::unique_ptr<Communicator> MakeCommunicator(size_t bulk_piece_bytes = kBulkPieceBytes);
 
-  /// Ends MPI. Beside a dead peer MPI_Finalize may never return: after `limit` the process exits at
-  /// once with `exit_status`, or with 1 where that is 0. The communicator must be gone (or
-  /// abandoned) and everything worth keeping must be on disk. Does nothing where the host's program
-  /// had initialised MPI.
+  /// Ends MPI together with all other ranks. Beside a dead peer MPI_Finalize may never return:
+  /// after `limit` the process exits at once with `exit_status`, or with 1 where that is 0. The
+  /// communicator must be gone (or abandoned) and everything worth keeping must be on disk.
+  /// Does nothing where the host's program had initialised MPI.
   void Finalize(int exit_status, std::chrono::milliseconds limit = std::chrono::seconds(10));
   /// The same without a limit.
   void Finalize();
+  /// Ends this process at once with `status` (not 0) and without MPI_Finalize: for a rank of a job
+  /// that has failed. MPI_Finalize there waits for ranks that never come, and leaves mpirun with an
+  /// unfinished fence; when it then loses or kills the ranks of that fence, the PMIx 4.2 inside
+  /// Open MPI 4.1.4 releases it twice, and mpirun hangs for ever, or crashes, after all its ranks
+  /// have ended.
+  [[noreturn]] void Leave(int status);
   /// Ends every process of the job with `status`.
   [[noreturn]] void Abort(int status);
 

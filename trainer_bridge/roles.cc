@@ -1,7 +1,10 @@
 #include "trainer_bridge/roles.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <sstream>
+#include <utility>
 
 #include "trainer_bridge/wire.h"
 
@@ -28,7 +31,7 @@ namespace {
 struct WireRankInfo {
   RankInfo info;
   static void Fields(auto& self, auto&& visit) {
-    visit(self.info.role, self.info.rollcast_version, self.info.config_digest, self.info.host);
+    visit(self.info.role, self.info.rollcast_version, self.info.settings, self.info.host);
   }
 };
 
@@ -45,6 +48,74 @@ struct RolesMessage {
   static void Fields(auto& self, auto&& visit) { visit(self.error, self.ranks); }
 };
 
+// Settings that are named in full when ranks differ.
+constexpr size_t kMaxDifferences = 8;
+
+using Settings = std::map<std::string, std::string>;  // key to value
+
+Settings ParseSettings(const std::string& text) {
+  Settings settings;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t equals = line.find(" = ");
+    RC_CHECK(equals != std::string::npos, "settings line \"", line, "\"");
+    settings[line.substr(0, equals)] = line.substr(equals + 3);
+  }
+  return settings;
+}
+
+/// "rank 2", "ranks 0-3, 7".
+std::string RankList(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t begin = 0; begin < ranks.size();) {
+    size_t end = begin + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    text += StrCat(begin > 0 ? ", " : "", ranks[begin]);
+    if (end - begin > 1) text += StrCat(end - begin == 2 ? ", " : "-", ranks[end - 1]);
+    begin = end;
+  }
+  return text;
+}
+
+/// Every key that has more than one value, with its values and who has them; empty when there is
+/// none.
+std::string Differences(const std::vector<WireRankInfo>& ranks) {
+  // Ranks with the same text are one: a job of a thousand ranks has one or two texts.
+  std::map<std::string, std::vector<int>> texts;
+  for (size_t i = 0; i < ranks.size(); ++i)
+    texts[ranks[i].info.settings].push_back(static_cast<int>(i));
+  if (texts.size() == 1) return {};
+
+  std::map<std::string, std::map<std::string, std::vector<int>>> keys;  // key to value to ranks
+  size_t count = 0;
+  for (const auto& [text, with_text] : texts) {
+    count += with_text.size();
+    for (const auto& [key, value] : ParseSettings(text)) {
+      std::vector<int>& with_value = keys[key][value];
+      with_value.insert(with_value.end(), with_text.begin(), with_text.end());
+    }
+  }
+  std::erase_if(keys, [&](const auto& entry) {
+    return entry.second.size() == 1 && entry.second.begin()->second.size() == count;
+  });
+  std::string what;
+  size_t named = 0;
+  for (auto& [key, values] : keys) {
+    if (++named > kMaxDifferences) continue;
+    std::vector<std::pair<std::vector<int>, std::string>> by_rank;
+    for (auto& [value, with_value] : values) {
+      std::sort(with_value.begin(), with_value.end());
+      by_rank.emplace_back(std::move(with_value), value);
+    }
+    std::sort(by_rank.begin(), by_rank.end());
+    what += StrCat(what.empty() ? "" : "; ", key, " is ");
+    for (size_t i = 0; i < by_rank.size(); ++i)
+      what += StrCat(i > 0 ? ", " : "", by_rank[i].second, " on ", RankList(by_rank[i].first));
+  }
+  if (named > kMaxDifferences) what += StrCat("; and ", named - kMaxDifferences, " more keys");
+  return what;
+}
+
 /// Empty when the ranks can work together.
 std::string Mismatch(const std::vector<WireRankInfo>& ranks) {
   int trainers = 0, workers = 0;
@@ -54,13 +125,11 @@ std::string Mismatch(const std::vector<WireRankInfo>& ranks) {
     if (other.rollcast_version != first.rollcast_version)
       return StrCat("rank ", i, " (", other.host, ") runs rollcast ", other.rollcast_version,
                     ", rank 0 (", first.host, ") ", first.rollcast_version);
-    if (other.config_digest != first.config_digest)
-      return StrCat(
-          "rank ", i, " (", other.host,
-          ") has another configuration than rank 0 (settings that all ranks share: digest ",
-          other.config_digest, " against ", first.config_digest, ")");
     ++(other.role == Role::kTrainer ? trainers : workers);
   }
+  if (const std::string what = Differences(ranks); !what.empty())
+    return StrCat("the ranks have different configurations: ", what,
+                  "; give all of them the same file and the same --set");
   if (workers == 0) return "the job has no worker rank";
   if (trainers > 1) return StrCat("the job has ", trainers, " trainer ranks, expected at most 1");
   return {};
@@ -105,6 +174,7 @@ Roles ExchangeRoles(Communicator& communicator, const RankInfo& mine, Deadline d
     } else {
       for (auto& info : heard) table.ranks.push_back(std::move(*info));
       table.error = Mismatch(table.ranks);
+      for (WireRankInfo& rank : table.ranks) rank.info.settings.clear();
     }
     for (int rank = 1; rank < size; ++rank) communicator.Send(rank, Encode(table));
     if (late >= 0) {

@@ -16,11 +16,11 @@ const char* Name(Role role);
 struct RankInfo {
   Role role = Role::kWorker;
   std::string rollcast_version;
-  uint64_t config_digest = 0;  // of the settings that all ranks must share
+  std::string settings;  // that all ranks must share: "key = value" lines, one key a line
   std::string host;
 };
 
-/// Every rank's RankInfo, by rank.
+/// Every rank's RankInfo, by rank. `settings` are equal, and left out.
 struct Roles {
   std::vector<RankInfo> ranks;
 
@@ -32,8 +32,9 @@ struct Roles {
 };
 
 /// Called by every rank once, before any other message. Rank 0 gathers and answers. Throws Error on
-/// every rank when versions or configuration digests differ, when there is no worker, or more than
-/// one trainer; PeerLost, naming the rank, when one has not come by `deadline`.
+/// every rank when versions or settings differ (naming each key, its values and the ranks that have
+/// them), when there is no worker, or more than one trainer; PeerLost, naming the rank, when one
+/// has not come by `deadline`.
 Roles ExchangeRoles(Communicator& communicator, const RankInfo& mine, Deadline deadline);
 
 }  // namespace rollcast

@@ -16,6 +16,8 @@ namespace rollcast {
 
 namespace {
 
+constexpr size_t kCopyPart = size_t{1} << 20;  // bytes that one thread copies at a time
+
 bool HasIsa(const std::string& isa) {
   if (isa == "plain") return true;
 #if defined(__x86_64__)
@@ -77,7 +79,20 @@ class CpuBackend : public Backend {
     if (bytes > 0) std::memcpy(device, host, bytes);
   }
   void Copy(void* device_dst, const void* device_src, size_t bytes) override {
-    if (bytes > 0) std::memmove(device_dst, device_src, bytes);
+    auto* to = static_cast<char*>(device_dst);
+    const auto* from = static_cast<const char*>(device_src);
+    const bool apart = to + bytes <= from || from + bytes <= to;
+    if (bytes < 2 * kCopyPart || !apart) {
+      if (bytes > 0) std::memmove(to, from, bytes);
+      return;
+    }
+    // One core does not use all of the memory's bandwidth, and an update's pause is such a copy.
+    const size_t part = std::max(kCopyPart, (bytes - 1) / cpu::ThreadPool::kMaxParts + 1);
+    const int parts = static_cast<int>((bytes - 1) / part + 1);
+    context_.pool.ParallelFor(parts, [=](int i, int) {
+      const size_t begin = part * static_cast<size_t>(i);
+      std::memcpy(to + begin, from + begin, std::min(part, bytes - begin));
+    });
   }
   void Download(void* host, const void* device, size_t bytes) override {
     if (bytes > 0) std::memcpy(host, device, bytes);

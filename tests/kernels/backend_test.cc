@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -35,6 +36,22 @@ TEST(MakeBackend, RefusesWhatItDoesNotKnow) {
             "device: expected auto, cpu, cuda or cuda:N, not \"gpu\"");
   EXPECT_EQ(MessageOf({"cpu", 1, "sse"}), "isa: expected auto, plain, avx2 or avx512, not \"sse\"");
   EXPECT_EQ(MessageOf({"cpu", -1, "auto"}), "threads: expected at least 0, not -1");
+}
+
+TEST(CpuBackendTest, ALargeCopyOnManyThreadsIsThatOfOne) {
+  const auto backend = MakeBackend({"cpu", 3, "plain"});
+  constexpr size_t kBytes = (size_t{5} << 20) + 7;
+  std::vector<uint8_t> from(kBytes + 1), to(kBytes + 3, 0xee);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(i * 2654435761u >> 13);
+  backend->Copy(to.data() + 1, from.data() + 1, kBytes);
+  EXPECT_TRUE(std::equal(from.begin() + 1, from.end(), to.begin() + 1));
+  EXPECT_EQ(to.front(), 0xee);
+  EXPECT_EQ(to[kBytes + 1], 0xee);
+  EXPECT_EQ(to[kBytes + 2], 0xee);
+  // Where the ranges overlap, the result is as if all had been read first.
+  std::vector<uint8_t> shifted = from;
+  backend->Copy(shifted.data() + 1, shifted.data(), kBytes);
+  EXPECT_TRUE(std::equal(from.begin(), from.end() - 1, shifted.begin() + 1));
 }
 
 using BackendTest = OpTest;

@@ -74,7 +74,7 @@ class InspectTest : public testing::Test {
     report.committed = false;
     report.error = "rank 2: checksum differs";
     file.AppendUpdate(report);
-    file.Close();
+    file.Close(RunEnd::StoppedBy("SIGTERM"));
   }
 
   std::string Run() {
@@ -110,6 +110,7 @@ TEST_F(InspectTest, SummaryHasCountsDistributionsAndUpdates) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in\n" << text;
   };
   has("run.h5: 20 trajectories, written by rollcast 0.1.0\n");
+  has("the run: stopped by SIGTERM\n");
   has("model digest 0000000000000abc");
   has("groups         5 of 5 prompts\n");
   has("outcomes       completed 19, aborted 1\n");

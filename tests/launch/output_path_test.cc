@@ -5,6 +5,8 @@
 #include <fstream>
 
 #include "kernels/check.h"
+#include "rollout/trajectory_file.h"
+#include "tests/testing/expect_error.h"
 #include "tests/testing/temporary_dir.h"
 
 namespace rollcast {
@@ -22,6 +24,15 @@ TEST(PrepareOutput, AnExistingFileNeedsOverwrite) {
   std::ofstream(dir.path() / "out.h5") << "x";
   EXPECT_THROW(PrepareOutput(dir.path() / "out.h5", false), Error);
   EXPECT_NO_THROW(PrepareOutput(dir.path() / "out.h5", true));
+}
+
+TEST(PrepareOutput, RefusesAFileThatAnotherJobIsWriting) {
+  const testing::TemporaryDir dir;
+  const auto path = dir.path() / "out.h5";
+  TrajectoryFile file(path, {});
+  testing::ExpectError([&] { PrepareOutput(path, true); }, {"out.h5: another job is writing it"});
+  file.Close(RunEnd::Completed());
+  EXPECT_NO_THROW(PrepareOutput(path, true));
 }
 
 TEST(PrepareOutput, RefusesTheInputWhateverItsName) {

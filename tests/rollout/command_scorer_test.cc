@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -134,16 +135,40 @@ TEST_F(CommandScorerTest, ABadReplyDoesNotTakeItsNeighboursAlong) {
   EXPECT_EQ(scores[3].error, "the scorer command's reply has no \"reward\"");
 }
 
-TEST_F(CommandScorerTest, UnknownAndDoubleIds) {
+TEST_F(CommandScorerTest, ASecondReplyToOneCompletionIsNoReward) {
   const std::string command =
-      R"(read a; echo '{"id":"1","reward":1}'; echo '{"id":"1","reward":1}'; read b; )"
-      R"(echo '{"id":"99","reward":1}'; echo '{"reward":1}'; echo '{"id":-1,"reward":1}'; )"
-      R"(echo nonsense; cat >/dev/null)";
-  const auto scores = ScoreAll(Command(command, 2), 2);
+      R"(read a; read b; echo '{"id":"1","reward":1}'; echo '{"id":"1","reward":1}'; )"
+      R"(echo '{"id":"2","reward":1}'; cat >/dev/null)";
+  const auto scores = ScoreAll(Command(command), 2);
   EXPECT_EQ(scores[0].error, "the scorer command replied twice to this completion");
-  EXPECT_EQ(scores[1].error,
-            "the scorer command gave no reply within 2 s; it also wrote a line that is no JSON "
-            "object: nonsense");
+  EXPECT_EQ(scores[1].error, "");
+}
+
+// With a deadline of a day and three tries: what belongs to no completion is an error at once, and
+// what had been answered before stays.
+TEST_F(CommandScorerTest, WhatIsNoReplyToAnyCompletionIsAnErrorAtOnce) {
+  const std::map<std::string, std::string> cases = {
+      {R"({"reward":1})", "a reply without an id: {\\\"reward\\\":1}"},
+      {R"({"id":"99","reward":1})",
+       "a reply with an unknown id: {\\\"id\\\":\\\"99\\\",\\\"reward\\\":1}"},
+      {R"({"id":-1,"reward":1})", "a reply with an unknown id: {\\\"id\\\":-1,\\\"reward\\\":1}"},
+      {"0.5", "a line that is no JSON object: 0.5"},
+      {"loading the model", "a line that is no JSON object: loading the model"}};
+  for (const auto& [line, what] : cases) {
+    const std::string starts = (dir_ / "starts").string();
+    const auto scores =
+        ScoreAll(Command(StrCat("echo x > ", starts, R"(; read a; echo '{"id":"1","reward":1}'; )",
+                                "read b; echo '", line, "'; cat >/dev/null"),
+                         86400),
+                 3);
+    EXPECT_EQ(scores[0].error, "");
+    EXPECT_EQ(scores[1].error,
+              StrCat("the scorer command wrote ", what,
+                     "; its standard output must hold one JSON object a line, each with the \"id\" "
+                     "of the completion that it is about"));
+    EXPECT_EQ(scores[2].error, scores[1].error);
+    EXPECT_EQ(ReadFile("starts"), "x\n") << "a second try";
+  }
 }
 
 TEST_F(CommandScorerTest, IsRestartedWhenItDies) {
@@ -199,10 +224,9 @@ TEST_F(CommandScorerTest, AChildThatNeitherReadsNorWrites) {
 }
 
 TEST_F(CommandScorerTest, AChildThatNeverStopsWriting) {
-  const auto scores = ScoreAll(Command("yes", 1), 1);
-  EXPECT_EQ(scores[0].error,
-            "the scorer command gave no reply within 1 s; it also wrote a line that is no JSON "
-            "object: y");
+  const auto scores = ScoreAll(Command("yes", 86400), 1);
+  EXPECT_NE(scores[0].error.find("a line that is no JSON object: y;"), std::string::npos)
+      << scores[0].error;
   EXPECT_NE(ScoreAll(Command("cat /dev/zero", 5), 1)[0].error.find("more than 1048576 bytes"),
             std::string::npos);
 }

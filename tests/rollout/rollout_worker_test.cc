@@ -193,6 +193,53 @@ TEST(RolloutWorkerTest, RefusalsComeOutWithTheirReasonAndAreNotScored) {
   EXPECT_EQ(toy.engine->stats().pages_used, 0);
 }
 
+// A full engine queue throttles: what does not fit waits its turn, and only a request that can
+// never be served is refused.
+TEST(RolloutWorkerTest, AShortEngineQueueThrottlesAndRefusesNothing) {
+  EngineConfig config = ToyEngineConfig();
+  config.max_queued = 1;
+  ToyEngine toy(config);
+  RolloutWorker worker(*toy.engine, nullptr, nullptr, {});
+  for (uint64_t id = 1; id <= 10; ++id) worker.SubmitGroup(Work(id, 4));
+  GroupWork bad = Work(11, 2);
+  bad.prompt = {1000000};
+  worker.SubmitGroup(bad);
+  worker.SubmitScore({.id = 7, .tokens = {5, 6, 7}, .want_logits = false});
+  std::map<Outcome, int> outcomes;
+  int scores = 0;
+  for (const WorkerResult& result : Await(worker, 43)) {
+    if (const auto* t = std::get_if<Trajectory>(&result)) {
+      ++outcomes[t->outcome];
+    } else {
+      EXPECT_EQ(std::get<ScoreResult>(result).error, "");
+      ++scores;
+    }
+  }
+  EXPECT_EQ(outcomes, (std::map<Outcome, int>{{Outcome::kCompleted, 40}, {Outcome::kRefused, 2}}));
+  EXPECT_EQ(scores, 1);
+}
+
+TEST(RolloutWorkerTest, AnAbortReachesWhatWaitsForTheEngine) {
+  EngineConfig config = ToyEngineConfig();
+  config.max_queued = 1;
+  ToyEngine toy(config);
+  // Paused, the engine takes nothing from its queue, so all but one sample wait outside.
+  toy.engine->Pause(std::chrono::steady_clock::now() + std::chrono::hours(1));
+  RolloutWorker worker(*toy.engine, nullptr, nullptr, {});
+  worker.SubmitGroup(Work(1, 1));
+  worker.SubmitGroup(Work(2, 3));
+  worker.AbortGroup(2, "not wanted");
+  for (const WorkerResult& result : Await(worker, 3)) {
+    const Trajectory& t = std::get<Trajectory>(result);
+    EXPECT_EQ(t.group_id, 2u);
+    EXPECT_EQ(t.outcome, Outcome::kAborted);
+    EXPECT_EQ(t.finish_reason, FinishReason::kAbort);
+    EXPECT_EQ(t.message, "not wanted");
+  }
+  toy.engine->Resume();
+  EXPECT_EQ(std::get<Trajectory>(Await(worker, 1).at(0)).outcome, Outcome::kCompleted);
+}
+
 TEST(RolloutWorkerTest, AnAbortedGroupIsNeverScored) {
   ToyEngine toy(ToyEngineConfig());
   std::atomic<int> scored{0};

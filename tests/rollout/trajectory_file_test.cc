@@ -169,12 +169,14 @@ TEST_F(TrajectoryFileTest, RoundTripIsBitForBit) {
   file.Flush();
   ExpectFirstRows(path_, begin, begin);  // while it is being written
   EXPECT_FALSE(TrajectoryReader(path_).closed());
-  file.Close();
+  EXPECT_EQ(TrajectoryReader(path_).end(), "");
+  file.Close(RunEnd::Completed());
   EXPECT_EQ(file.rows(), static_cast<int64_t>(begin));
   ExpectFirstRows(path_, begin, begin);
 
   const TrajectoryReader reader(path_);
   EXPECT_TRUE(reader.closed());
+  EXPECT_EQ(reader.end(), "completed");
   EXPECT_EQ(reader.info().config, info.config);
   EXPECT_EQ(reader.info().model_digest, info.model_digest);
   EXPECT_EQ(reader.info().manifest_digest, info.manifest_digest);

@@ -88,6 +88,10 @@ bool MpiJob::Ended() {
   return ended_ = true;
 }
 
+void MpiJob::Signal(int signal) {
+  if (!Ended()) kill(pid_, signal);
+}
+
 bool MpiJob::KillRank(int rank) {
   for (const auto& process : Processes(marker_))
     if (EnvironmentOf(process, "OMPI_COMM_WORLD_RANK") == std::to_string(rank) &&

@@ -24,6 +24,8 @@ class MpiJob {
   MpiJob(const MpiJob&) = delete;
   MpiJob& operator=(const MpiJob&) = delete;
 
+  /// To mpirun (or to the command, where it is another).
+  void Signal(int signal);
   /// SIGKILL to the process of MPI rank `rank`; false when it is not there.
   bool KillRank(int rank);
   /// Processes of the job that run the program `name`.

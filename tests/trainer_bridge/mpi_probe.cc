@@ -216,7 +216,7 @@ int Run(const std::string& name, MpiSession& session) {
     RankInfo mine;
     mine.role = session.rank() == 0 ? Role::kTrainer : Role::kWorker;
     mine.rollcast_version = "1";
-    mine.config_digest = name == "mismatch" && session.rank() == 1 ? 8 : 7;
+    mine.settings = name == "mismatch" && session.rank() == 1 ? "a.b = 8\n" : "a.b = 7\n";
     mine.host = "here";
     try {
       const Roles roles = ExchangeRoles(*communicator, mine, In(30));

@@ -1,0 +1,46 @@
+#include "launch/train_loop.h"
+
+#include <gtest/gtest.h>
+
+namespace rollcast {
+namespace {
+
+UpdateRecord Record(int update, double reward, int aborted) {
+  UpdateRecord record;
+  record.update = update;
+  record.version = update;
+  record.reward = reward;
+  record.sync.sequences_aborted = aborted;
+  return record;
+}
+
+TEST(TrainLoop, TheTableCountsAbortedCompletionsOverItsRows) {
+  std::vector<UpdateRecord> records;
+  for (int update = 1; update <= 12; ++update) records.push_back(Record(update, 0.5, update));
+  const std::string table = Table(records);
+  EXPECT_NE(table.find("left out  aborted"), std::string::npos) << table;
+  EXPECT_NE(table.find("      1-2        2    0.500   0.00          0        0        3 "),
+            std::string::npos)
+      << table;
+  EXPECT_NE(table.find("    11-12       12    0.500   0.00          0        0       23 "),
+            std::string::npos)
+      << table;
+}
+
+TEST(TrainLoop, WhatUpdatesHaveCostIsSaid) {
+  EXPECT_EQ(AbortedLine({Record(1, 0, 0), Record(2, 0, 0)}), "");
+  EXPECT_EQ(AbortedLine({Record(1, 0, 5), Record(2, 0, 0), Record(3, 0, 7)}),
+            "2 of 3 updates aborted 12 completions, which were paid for and not trained on\n");
+}
+
+TEST(TrainLoop, RolloutsGoOnDuringUpdatesWhereTheLagAllowsIt) {
+  Config config;
+  config.rollout.interval = 2;
+  config.rollout.max_policy_lag = 1;
+  EXPECT_FALSE(GeneratesDuringUpdates(config));
+  config.rollout.max_policy_lag = 2;
+  EXPECT_TRUE(GeneratesDuringUpdates(config));
+}
+
+}  // namespace
+}  // namespace rollcast
