@@ -40,7 +40,7 @@ Command GenerateCommand() {
                               "completions to print at the end; default 5 on a terminal, else 0")};
   command.takes_config = true;
   command.defaults.rollout.group_size = 1;
-  command.needs = {"model.path", "rollout.prompts", "rollout.output"};
+  command.needs = {{"model.path"}, {"rollout.prompts"}, {"rollout.output", /*may_be_empty=*/true}};
   command.run = [show](const Config& config) {
     return RunGenerate(config, show->value_or(isatty(STDOUT_FILENO) == 1 ? kShownOnTerminal : 0));
   };

@@ -106,8 +106,8 @@ class Generation {
     work.reference = std::move(prompt.reference);
     work.metadata = std::move(prompt.metadata);
     work.group_size = config_.rollout.group_size;
-    work.sampling = config_.sampling;
-    work.sampling.seed = config_.rollout.seed;
+    work.sampling = prompt.sampling.value_or(config_.sampling);
+    if (!prompt.sampling.has_value()) work.sampling.seed = config_.rollout.seed;
     return work;
   }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "launch/rollout_process.h"
 #include "rollout/chat_template.h"
 
 namespace rollcast {
@@ -20,6 +21,14 @@ std::vector<Prompt> LoadPrompts(const Config& config, int vocab_size) {
     why_not = e.what();  // of no interest unless a prompt has messages
   }
   PromptOptions options;
+  options.has_tokenizer = HasTokenizer(config);
+  options.sampling = config.sampling;
+  options.sampling.seed = config.rollout.seed;
+  if (const std::string fault = Validate(config.sampling, vocab_size); !fault.empty())
+    throw Error(StrCat("sampling.", fault));
+  if (!options.has_tokenizer && !config.sampling.stop_strings.empty())
+    throw Error(StrCat("sampling.stop_strings need a tokenizer, and ", config.model.path,
+                       " has none; name one with rollout.tokenizer"));
   options.chat_template = chat.has_value() ? &*chat : nullptr;
   options.vocab_size = vocab_size;
   try {
@@ -39,6 +48,7 @@ PromptGroup ToGroup(const Prompt& prompt, const RolloutSettings& settings) {
   group.add_special_tokens = settings.add_special_tokens && !prompt.rendered;
   group.reference = prompt.answer;
   group.metadata = prompt.metadata_json;
+  group.sampling = prompt.sampling;
   return group;
 }
 

@@ -10,7 +10,8 @@
 namespace rollcast {
 
 /// Reads rollout.prompts; chat messages are rendered with the template of the model's tokenizer.
-/// Throws Error with file and line.
+/// The run's seed is that of rows whose sampling names none. Throws Error with file and line, or
+/// for [sampling] itself when it does not suit a model of `vocab_size` tokens.
 std::vector<Prompt> LoadPrompts(const Config& config, int vocab_size);
 
 /// What is submitted for `prompt`.

@@ -70,10 +70,14 @@ void CloseAfter(const std::exception& failure, TrajectoryFile& file) {
 
 }  // namespace
 
+bool HasTokenizer(const Config& config) {
+  return !config.rollout.tokenizer.empty() ||
+         std::filesystem::exists(std::filesystem::path(config.model.path) / "tokenizer.json");
+}
+
 std::unique_ptr<Tokenizer> LoadTokenizer(const Config& config) {
   if (!config.rollout.tokenizer.empty()) return Tokenizer::Load(config.rollout.tokenizer);
-  const std::filesystem::path file = std::filesystem::path(config.model.path) / "tokenizer.json";
-  return std::filesystem::exists(file) ? Tokenizer::Load(file) : nullptr;
+  return HasTokenizer(config) ? Tokenizer::Load(config.model.path) : nullptr;
 }
 
 LoadedModel LoadedModel::Load(const Config& config) {

@@ -24,6 +24,8 @@ struct LoadedModel {
   static LoadedModel Load(const Config& config);
 };
 
+/// LoadTokenizer finds one.
+bool HasTokenizer(const Config& config);
 /// The tokenizer of [rollout] and [model]; null where there is none. Throws Error when one that is
 /// named, or that lies in the model's folder, cannot be read.
 std::unique_ptr<Tokenizer> LoadTokenizer(const Config& config);

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launch/field.h"
+#include "rollout/field.h"
 
 namespace rollcast {
 

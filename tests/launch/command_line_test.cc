@@ -45,7 +45,7 @@ Command Sample(Options& o, std::function<int(const Config&)> run) {
                       ForKey("--top-k", "sampling.top_k"), ForKey("--model", "model.path"),
                       ForKey("--overwrite", "rollout.overwrite")},
           .takes_config = true,
-          .needs = {"model.path"},
+          .needs = {{"model.path"}},
           .run = std::move(run)};
 }
 
@@ -187,7 +187,7 @@ TEST(CommandLine, PrintsConfigurationWithoutRunning) {
   const Command command = Sample(o, [](const Config&) { return 5; });
   Result r = RunWith({command}, {"sample", "--input", "a", "--print-config", "--top-k", "3"});
   EXPECT_EQ(r.status, 0);
-  const std::vector<std::string> sets = {"sampling.top_k=3"};
+  const std::vector<Setting> sets = {"sampling.top_k=3"};
   EXPECT_EQ(r.out, ToToml(ParseConfig("", "job.toml", sets)));
   r = RunWith({command}, {"sample", "--input", "a", "--help-config"});
   EXPECT_EQ(r.status, 0);

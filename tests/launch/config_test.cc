@@ -11,7 +11,7 @@ namespace rollcast {
 namespace {
 
 /// The message of the Error that reading `text` throws; empty when it throws none.
-std::string Fault(std::string_view text, std::vector<std::string> sets = {}) {
+std::string Fault(std::string_view text, std::vector<Setting> sets = {}) {
   try {
     ParseConfig(text, "job.toml", sets);
   } catch (const Error& e) {
@@ -56,14 +56,14 @@ TEST(Config, EmptyTextGivesTheDefaults) {
 }
 
 TEST(Config, ResolvedTomlReadsBackToTheSame) {
-  const std::vector<std::string> sets = {"sampling.top_p=0.1",
-                                         "sampling.temperature=3.4e-7",
-                                         "trainer.learning_rate=1e-05",
-                                         "rollout.prompts=a \"quoted\" \\ name\twith\x01",
-                                         "sampling.stop_ids=[3, 4]",
-                                         "sampling.stop_strings=[\"\\n\", \"é\"]",
-                                         "trainer.clip=3",
-                                         "rollout.seed=123456789012"};
+  const std::vector<Setting> sets = {"sampling.top_p=0.1",
+                                     "sampling.temperature=3.4e-7",
+                                     "trainer.learning_rate=1e-05",
+                                     "rollout.prompts=a \"quoted\" \\ name\twith\x01",
+                                     "sampling.stop_ids=[3, 4]",
+                                     "sampling.stop_strings=[\"\\n\", \"é\"]",
+                                     "trainer.clip=3",
+                                     "rollout.seed=123456789012"};
   const Config c = ParseConfig("", "job.toml", sets);
   EXPECT_EQ(c.rollout.prompts, "a \"quoted\" \\ name\twith\x01");
   const std::string text = ToToml(c);
@@ -152,9 +152,8 @@ TEST(Config, RefusesFieldsThatContradictEachOther) {
 }
 
 TEST(Config, SetOverridesTheFileInOrder) {
-  const std::vector<std::string> sets = {"engine.max_running=5", "engine.max_running = 6",
-                                         "sync.mode=in_place", "model.path=\"x=y\"",
-                                         "rollout.output="};
+  const std::vector<Setting> sets = {"engine.max_running=5", "engine.max_running = 6",
+                                     "sync.mode=in_place", "model.path=\"x=y\"", "rollout.output="};
   const Config c = ParseConfig("[engine]\nmax_running = 4\n", "job.toml", sets);
   EXPECT_EQ(c.engine.max_running, 6);
   EXPECT_EQ(c.sync.mode, "in_place");
@@ -178,7 +177,7 @@ TEST(Config, SetNamesWhatIsWrongWithIt) {
 TEST(Config, SharedSettingsAreWhatRanksMustAgreeOn) {
   const std::string base = SharedSettings(Config());
   auto shared = [](const char* set) {
-    const std::vector<std::string> sets = {set};
+    const std::vector<Setting> sets = {set};
     return SharedSettings(ParseConfig("", "job.toml", sets));
   };
   EXPECT_EQ(base, SharedSettings(ParseConfig("", "other.toml")));
