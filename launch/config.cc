@@ -208,7 +208,7 @@ void ApplySet(const FieldList& list, const Setting& setting, Origins& origins) {
   const bool is_string = std::holds_alternative<std::string*>(field->value);
   const FieldValue value = is_string && !text.starts_with('"') && !text.starts_with('\'')
                                ? FieldValue{std::string(text), TomlString(text)}
-                               : ReadTomlValue(text, setting.origin + " " + key);
+                               : ReadTomlValue(text);
   AssignAt(setting.origin, *field, value);
   origins[key] = setting.origin;
 }

@@ -12,7 +12,7 @@ namespace rollcast {
 
 void PrepareFolder(const std::filesystem::path& path) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error))
+  if (!path.has_filename() || std::filesystem::is_directory(path, error))
     throw Error(StrCat(path.string(), ": is a folder"));
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   std::filesystem::create_directories(folder, error);

@@ -22,6 +22,7 @@ std::vector<Prompt> LoadPrompts(const Config& config, int vocab_size) {
   }
   PromptOptions options;
   options.has_tokenizer = HasTokenizer(config);
+  options.needs_answer = config.scorer.kind == "exact" || config.scorer.kind == "numeric";
   options.sampling = config.sampling;
   options.sampling.seed = config.rollout.seed;
   if (const std::string fault = Validate(config.sampling, vocab_size); !fault.empty())

@@ -72,8 +72,11 @@ Prompt ToPrompt(const json& row, uint64_t number, const PromptOptions& options) 
   if (!row.is_object()) throw Error(StrCat("the row is ", JsonKind(row), "; it must be an object"));
   for (const auto& [key, value] : row.items())
     if (std::find(kRowKeys.begin(), kRowKeys.end(), key) == kRowKeys.end())
-      throw Error(StrCat("unknown key \"", key, "\"", Suggestion(key, kRowKeys),
-                         " (what is for a scorer alone goes under \"metadata\")"));
+      throw Error(StrCat("unknown key \"", key, "\"",
+                         IsSamplingKey(key) ? "; it goes under \"sampling\""
+                                            : Suggestion(key, kRowKeys) +
+                                                  " (what is for a scorer alone goes under "
+                                                  "\"metadata\")"));
   Prompt prompt;
   if (const auto id = row.find("id"); id == row.end()) {
     prompt.id = StrCat(number);
@@ -109,6 +112,8 @@ Prompt ToPrompt(const json& row, uint64_t number, const PromptOptions& options) 
       throw Error(StrCat("\"answer\" is ", JsonKind(*answer), "; it must be a string or a number"));
     prompt.answer = answer->is_string() ? answer->get<std::string>() : answer->dump();
   }
+  if (options.needs_answer && prompt.answer.empty())
+    throw Error("there is no \"answer\", and the scorer compares with it");
   if (const auto metadata = row.find("metadata"); metadata != row.end())
     prompt.metadata_json = metadata->dump();
   if (const auto sampling = row.find("sampling"); sampling != row.end()) {

@@ -30,6 +30,7 @@ struct PromptOptions {
   const ChatTemplate* chat_template = nullptr;  // null: "messages" are refused
   int32_t vocab_size = 0;                       // > 0: token ids must be below
   bool has_tokenizer = true;                    // else "text" and "messages" are refused
+  bool needs_answer = false;                    // a scorer that can do nothing without one
   SamplingParams sampling{};                    // of rows that do not say otherwise
 };
 

@@ -63,14 +63,28 @@ void ListSampling(FieldList& list, SamplingParams& c) {
   list.Add("ignore_eos", c.ignore_eos, "the model's own end-of-sequence ids do not stop");
 }
 
+namespace {
+
+FieldList OverridableFields(SamplingParams& params) {
+  FieldList list;
+  ListSampling(list, params);
+  list.Add("seed", params.seed, "in the place of the run's seed", Between(0, kMaxSeed));
+  return list;
+}
+
+}  // namespace
+
+bool IsSamplingKey(std::string_view key) {
+  SamplingParams params;
+  return OverridableFields(params).Find(StrCat("sampling.", key)) != nullptr;
+}
+
 void OverrideSampling(std::string_view text, int32_t vocab_size, SamplingParams& params) {
   const json object = ParseJson<json>(text, "sampling");
   if (!object.is_object())
     throw Error(StrCat("\"sampling\" is ", JsonKind(object), "; it must be an object"));
   SamplingParams result = params;
-  FieldList list;
-  ListSampling(list, result);
-  list.Add("seed", result.seed, "in the place of the run's seed", Between(0, kMaxSeed));
+  const FieldList list = OverridableFields(result);
   std::vector<std::string> names;
   for (const Field& field : list.fields()) names.emplace_back(field.name());
   for (const auto& [name, value] : object.items()) {

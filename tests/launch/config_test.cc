@@ -167,9 +167,12 @@ TEST(Config, SetNamesWhatIsWrongWithIt) {
   EXPECT_EQ(Fault("", {"engine.max_runnin=1"}),
             "--set engine.max_runnin=1: unknown key engine.max_runnin; did you mean "
             "engine.max_running?");
-  EXPECT_EQ(Fault("", {"engine.max_running=many"}).substr(0, 44),
-            "--set engine.max_running: \"many\" is not a va");
-  EXPECT_EQ(Fault("", {"engine.max_running=1\nx=2"}).substr(0, 25), "--set engine.max_running:");
+  EXPECT_EQ(Fault("", {"engine.max_running=many"}),
+            "--set: engine.max_running: expected an integer from 1 to 65536, got many, which is no "
+            "TOML value (1, 0.5, true, \"text\", [1, 2])");
+  EXPECT_EQ(Fault("", {"sampling.stop_strings=foo"}).substr(0, 72),
+            "--set: sampling.stop_strings: expected an array of strings, got foo, whi");
+  EXPECT_EQ(Fault("", {"engine.max_running=1\nx=2"}).substr(0, 26), "--set: engine.max_running:");
   EXPECT_EQ(Fault("", {"engine.max_running=0"}),
             "--set: engine.max_running: expected an integer from 1 to 65536, got 0");
 }

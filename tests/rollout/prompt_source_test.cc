@@ -121,6 +121,8 @@ TEST(ReadPromptsTest, UnknownAndDoubleKeysAreErrors) {
   EXPECT_EQ(ReadError(R"({"text": "x", "difficulty": 3})"),
             "p.jsonl:1: unknown key \"difficulty\"; there are id, text, tokens, messages, answer, "
             "sampling, metadata (what is for a scorer alone goes under \"metadata\")");
+  EXPECT_EQ(ReadError(R"({"text": "x", "temperature": 0})"),
+            "p.jsonl:1: unknown key \"temperature\"; it goes under \"sampling\"");
   EXPECT_EQ(ReadError(R"({"text": "x", "text": "y"})"),
             "p.jsonl:1:20: an object names \"text\" twice");
   EXPECT_EQ(ReadError("{\"text\": \"x\"}\n"
@@ -161,6 +163,15 @@ TEST(ReadPromptsTest, WithoutATokenizerTheFirstTextIsNamed) {
             "\"tokens\", or name one with rollout.tokenizer");
   EXPECT_EQ(ReadError(R"({"tokens": [1], "sampling": {"stop_strings": ["x"]}})", options),
             "p.jsonl:1: sampling.stop_strings need a tokenizer, and the model's folder has none");
+}
+
+TEST(ReadPromptsTest, AScorerThatComparesNeedsAnAnswerInEveryRow) {
+  PromptOptions options;
+  options.needs_answer = true;
+  EXPECT_EQ(Read(R"({"text": "x", "answer": 0})", options)[0].answer, "0");
+  EXPECT_EQ(ReadError("{\"text\": \"x\", \"answer\": \"a\"}\n{\"text\": \"x\", \"answer\": null}",
+                      options),
+            "p.jsonl:2: there is no \"answer\", and the scorer compares with it");
 }
 
 TEST(ReadPromptsTest, TokensMustBeInTheVocabulary) {
