@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "engine/json_text.h"
 #include "engine/mapped_file.h"
 #include "engine/rope.h"
 #include "engine/safetensors.h"
@@ -250,13 +251,9 @@ class ConfigReader {
 };
 
 json ParseObject(const std::string& text, const std::string& name) {
-  json parsed;
-  try {
-    parsed = json::parse(text);
-  } catch (const json::exception& e) {
-    throw Error(StrCat(name, ": not valid JSON: ", e.what()));
-  }
-  if (!parsed.is_object()) throw Error(StrCat(name, ": expected a JSON object"));
+  json parsed = ParseJson<json>(text, name);
+  if (!parsed.is_object())
+    throw Error(StrCat(name, ": is ", JsonKind(parsed), ", expected an object"));
   return parsed;
 }
 

@@ -7,13 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/json_text.h"
+
 namespace rollcast {
 namespace {
 
 using nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
-constexpr int kMaxJsonDepth = 8;  // bounds the memory that a hostile file can ask for
 
 struct DTypeName {
   const char* name;
@@ -32,35 +33,6 @@ const char* SafetensorsName(DType dtype) {
     if (known.dtype == dtype) return known.name;
   RC_CHECK(false, Name(dtype));
   return nullptr;
-}
-
-/// Parses JSON in which no object may name a key twice; a plain parse would keep the last silently.
-json ParseUniqueKeys(const char* begin, const char* end, const std::string& file,
-                     const std::string& what) {
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > kMaxJsonDepth) throw Error(StrCat(file, ": ", what, " is nested too deeply"));
-    switch (event) {
-      case json::parse_event_t::object_start:
-        keys.emplace_back();
-        break;
-      case json::parse_event_t::object_end:
-        keys.pop_back();
-        break;
-      case json::parse_event_t::key:
-        if (!keys.back().insert(parsed.get<std::string>()).second)
-          throw Error(StrCat(file, ": ", what, " names \"", parsed.get<std::string>(), "\" twice"));
-        break;
-      default:
-        break;
-    }
-    return true;
-  };
-  try {
-    return json::parse(begin, end, check);
-  } catch (const json::exception& e) {
-    throw Error(StrCat(file, ": ", what, " is not valid JSON: ", e.what()));
-  }
 }
 
 size_t ReadUnsigned(const json& value, const std::string& where) {
@@ -144,7 +116,7 @@ std::vector<HostTensor> ParseSafetensors(std::span<const std::byte> image,
   const char* header_end = header_begin + header_bytes;
   if (header_bytes == 0 || *header_begin != '{')
     throw Error(StrCat(file, ": the header does not begin with '{'"));
-  const json header = ParseUniqueKeys(header_begin, header_end, file, "the header");
+  const json header = ParseJson<json>({header_begin, header_end}, StrCat(file, ": the header"));
   const std::span<const std::byte> data = image.subspan(kLengthBytes + header_bytes);
 
   std::vector<HostTensor> tensors;
@@ -233,8 +205,7 @@ Checkpoint Checkpoint::Open(const std::filesystem::path& dir) {
 
   const std::string text = ReadTextFile(index_path);
   const std::string index_name = index_path.string();
-  const json index =
-      ParseUniqueKeys(text.data(), text.data() + text.size(), index_name, "the index");
+  const json index = ParseJson<json>(text, index_name);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
     throw Error(StrCat(index_name, ": key \"weight_map\" is missing or not an object"));
   std::map<std::string, std::string> shard_of;

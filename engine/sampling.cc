@@ -18,7 +18,7 @@ uint64_t SplitMix64(uint64_t x) {
 
 }  // namespace
 
-std::string Validate(const SamplingParams& p) {
+std::string Validate(const SamplingParams& p, int32_t vocab_size) {
   // Written so that a NaN is out of every range.
   if (!(p.max_tokens >= 1))
     return StrCat("max_tokens is ", p.max_tokens, "; it must be at least 1");
@@ -41,6 +41,15 @@ std::string Validate(const SamplingParams& p) {
   if (p.stop_ids.size() > kMaxStopIds)
     return StrCat("stop_ids has ", p.stop_ids.size(), " ids; at most ", kMaxStopIds,
                   " are possible");
+  for (const int32_t id : p.stop_ids) {
+    if (id >= 0 && (vocab_size <= 0 || id < vocab_size)) continue;
+    return StrCat("stop_ids has ", id, "; an id must be ",
+                  vocab_size > 0 ? StrCat("in [0, ", vocab_size, "), the vocabulary")
+                                 : std::string("at least 0"));
+  }
+  for (const std::string& text : p.stop_strings)
+    if (text.empty())
+      return "stop_strings has an empty text, which every completion contains; leave it out";
   return "";
 }
 

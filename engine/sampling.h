@@ -27,7 +27,8 @@ struct SamplingParams {
 };
 
 /// Empty when `params` are in range; else one line that names the field, its value and its range.
-std::string Validate(const SamplingParams& params);
+/// `vocab_size` > 0: stop ids must be below.
+std::string Validate(const SamplingParams& params, int32_t vocab_size = 0);
 
 /// The seed of one completion: a function of these three alone (SplitMix64 steps, Steele et al.
 /// 2014).

@@ -32,7 +32,8 @@ std::string Scheduler::Submit(Request request) {
     if (request.prompt[i] < 0 || request.prompt[i] >= limits_.vocab_size)
       return StrCat("token id ", request.prompt[i], " at position ", i,
                     " is outside the vocabulary of ", limits_.vocab_size);
-  if (std::string reason = Validate(request.sampling); !reason.empty()) return reason;
+  if (std::string reason = Validate(request.sampling, limits_.vocab_size); !reason.empty())
+    return reason;
   const size_t num_stop_ids = StopIds(request.sampling, limits_.eos_ids).size();
   if (num_stop_ids > kMaxStopIds)
     return StrCat("stop_ids and the model's end-of-sequence ids are ", num_stop_ids, "; at most ",

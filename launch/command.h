@@ -40,14 +40,20 @@ inline CommandOption ForKey(std::string names, std::string key) {
   return {std::move(names), {}, {}, false, std::move(key)};
 }
 
+/// A configuration key without which the command cannot run.
+struct NeededKey {
+  std::string key;
+  bool may_be_empty = false;  // but it must be given all the same
+};
+
 struct Command {
   std::string name;
   std::string summary;  // one line, for the list of commands
   std::string details;  // what --help says beside the options
   std::vector<CommandOption> options;
-  bool takes_config = false;                     // adds -c, --set, --print-config, --help-config
-  Config defaults = {};                          // what the configuration is read over
-  std::vector<std::string> needs = {};           // configuration keys that must not be empty
+  bool takes_config = false;  // adds -c, --set, --print-config, --help-config
+  Config defaults = {};       // what the configuration is read over
+  std::vector<NeededKey> needs = {};
   std::function<int(const Config& config)> run;  // returns the exit status
 };
 

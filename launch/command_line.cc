@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <iostream>
+#include <set>
 
 #include "kernels/check.h"
 #include "launch/command.h"
@@ -9,11 +10,15 @@ namespace rollcast {
 
 namespace {
 
+constexpr const char* kPrecedence =
+    "An option of its own wins over --set, wherever they stand, and --set over the file of -c; of "
+    "the\nsame option or key given twice, the last one counts.";
+
 /// What all commands that take a configuration have in common.
 struct ConfigFlags {
   std::string file;
   std::vector<std::string> sets;
-  std::vector<std::string> key_options;  // ForKey options as sets; they win over --set
+  std::vector<Setting> key_options;  // of options made by ForKey; they win over --set
   bool print = false;
   bool help = false;
 };
@@ -73,15 +78,18 @@ CLI::Option* AddOption(CLI::App& app, const CommandOption& option) {
 
 void AddCommand(CLI::App& app, const Command& command, ConfigFlags& flags) {
   CLI::App* sub = app.add_subcommand(command.name, command.summary);
-  if (!command.details.empty()) sub->footer("\n" + command.details);
+  std::string footer = command.details;
+  if (command.takes_config) footer += StrCat(footer.empty() ? "" : "\n", kPrecedence);
+  if (!footer.empty()) sub->footer("\n" + footer);
   for (const CommandOption& option : command.options) {
     if (option.config_key.empty()) {
       CLI::Option* added = AddOption(*sub, option);
       if (option.required) added->required();
     } else {
       const std::string help = KeyHelp(option.config_key, command.defaults);
-      auto set = [&flags, key = option.config_key](const std::string& value) {
-        flags.key_options.push_back(key + "=" + value);
+      const std::string origin = option.names.substr(option.names.rfind(',') + 1);
+      auto set = [&flags, key = option.config_key, origin](const std::string& value) {
+        flags.key_options.emplace_back(key + "=" + value, origin);
       };
       if (IsFlag(option.config_key))
         sub->add_flag_callback(
@@ -112,22 +120,25 @@ int Run(const Command& command, const ConfigFlags& flags) {
     return std::cout.flush() ? 0 : kExitFailed;
   }
   Config config;
-  std::vector<std::string> sets = flags.sets;
+  std::vector<Setting> sets;
+  for (const std::string& set : flags.sets) sets.emplace_back(set);
   sets.insert(sets.end(), flags.key_options.begin(), flags.key_options.end());
-  if (command.takes_config) config = LoadConfig(flags.file, sets, command.defaults);
+  std::set<std::string> given;
+  if (command.takes_config) config = LoadConfig(flags.file, sets, command.defaults, &given);
   if (flags.print) {
     std::cout << ToToml(config);
     return std::cout.flush() ? 0 : kExitFailed;
   }
   const FieldList list = ListFields(config);
-  for (const std::string& key : command.needs) {
+  for (const auto& [key, may_be_empty] : command.needs) {
     const Field* field = list.Find(key);
     RC_CHECK(field != nullptr, key);
-    if (std::get<std::string*>(field->value)->empty())
+    if (may_be_empty ? !given.contains(key) : std::get<std::string*>(field->value)->empty())
       throw Error(StrCat(command.name, ": ", key,
                          " is not set: give it in the configuration file, "
                          "with --set ",
-                         key, "=...", FlagFor(command, key)));
+                         key, "=...", FlagFor(command, key),
+                         may_be_empty ? "; an empty text stands for none" : ""));
   }
   return command.run(config);
 }

@@ -9,12 +9,11 @@
 
 #include "kernels/check.h"
 #include "launch/toml_reader.h"
+#include "rollout/sampling_fields.h"
 
 namespace rollcast {
 
 namespace {
-
-constexpr double kMaxSeed = 9007199254740992.0;  // 2^53: exact in JSON and in a double
 
 void ListModel(FieldList& list, ModelSettings& c) {
   list.Table("model", "the checkpoint");
@@ -50,30 +49,6 @@ void ListEngine(FieldList& list, EngineConfig& c) {
   list.Add("capture", c.capture, "decode by captured graphs; false = eager");
   list.Add("run_ahead", c.run_ahead, "steps launched before the last one has been read",
            Between(0, 1));
-}
-
-void ListSampling(FieldList& list, SamplingParams& c) {
-  list.Table("sampling", "how tokens are drawn");
-  list.Add("max_tokens", c.max_tokens, "tokens of a completion at most", AtLeast(1));
-  list.Add("min_tokens", c.min_tokens, "nothing stops a completion before this many tokens",
-           AtLeast(0));
-  list.Add("temperature", c.temperature, "0 = greedy", AtLeast(0));
-  list.Add("top_p", c.top_p, "draw from the likeliest tokens of this total probability; 1 = off",
-           {.min = 0, .max = 1, .above = true, .choices = {}});
-  list.Add("top_k", c.top_k, "draw from this many likeliest tokens; -1 or 0 = off", AtLeast(-1));
-  list.Add("min_p", c.min_p, "drop tokens below this share of the likeliest one's probability",
-           Between(0, 1));
-  list.Add("repetition_penalty", c.repetition_penalty,
-           "over prompt and completion, multiplicative; 1 = off",
-           {.min = 0, .max = 2, .above = true, .choices = {}});
-  list.Add("frequency_penalty", c.frequency_penalty, "per earlier use in the completion; 0 = off",
-           Between(-2, 2));
-  list.Add("presence_penalty", c.presence_penalty, "once a token has been used; 0 = off",
-           Between(-2, 2));
-  list.Add("stop_ids", c.stop_ids, "token ids that end a completion, beside the model's own",
-           AtLeast(0));
-  list.Add("stop_strings", c.stop_strings, "texts that end a completion (needs a tokenizer)");
-  list.Add("ignore_eos", c.ignore_eos, "the model's own end-of-sequence ids do not stop");
 }
 
 void ListRollout(FieldList& list, RolloutSettings& c) {
@@ -185,6 +160,14 @@ std::string Suggest(const std::string& nearest) {
                          : StrCat("; did you mean ", nearest, "?");
 }
 
+void AssignAt(const std::string& where, const Field& field, const FieldValue& value) {
+  try {
+    Assign(field, value);
+  } catch (const Error& e) {
+    throw Error(StrCat(where, ": ", e.what()));
+  }
+}
+
 void ApplyFile(const FieldList& list, std::string_view text, const std::string& name,
                Origins& origins) {
   for (const TomlEntry& entry : ReadToml(text, name)) {
@@ -201,12 +184,13 @@ void ApplyFile(const FieldList& list, std::string_view text, const std::string& 
       throw Error(StrCat(where, ": unknown key ", entry.key, Suggest(list.NearestKey(entry.key))));
     if (entry.is_table)
       throw Error(StrCat(where, ": ", entry.key, ": expected ", Describe(*field), ", got a table"));
-    Assign(*field, entry.value, where);
+    AssignAt(where, *field, entry.value);
     origins[entry.key] = where;
   }
 }
 
-void ApplySet(const FieldList& list, const std::string& set, Origins& origins) {
+void ApplySet(const FieldList& list, const Setting& setting, Origins& origins) {
+  const std::string& set = setting.text;
   const size_t equals = set.find('=');
   if (equals == std::string::npos || equals == 0)
     throw Error(StrCat("--set ", set, ": expected table.key=value"));
@@ -224,9 +208,9 @@ void ApplySet(const FieldList& list, const std::string& set, Origins& origins) {
   const bool is_string = std::holds_alternative<std::string*>(field->value);
   const FieldValue value = is_string && !text.starts_with('"') && !text.starts_with('\'')
                                ? FieldValue{std::string(text), TomlString(text)}
-                               : ReadTomlValue(text, "--set " + key);
-  Assign(*field, value, "--set");
-  origins[key] = "--set";
+                               : ReadTomlValue(text);
+  AssignAt(setting.origin, *field, value);
+  origins[key] = setting.origin;
 }
 
 /// What no single field can tell.
@@ -242,9 +226,10 @@ void Validate(const Config& c, const Origins& origins, const std::string& name) 
                        "; with rollout.interval ", c.rollout.interval, " a reused rollout gets ",
                        c.rollout.interval - 1, " versions old, so it must be at least ",
                        c.rollout.interval - 1));
-  if (const std::string fault = Validate(c.sampling); !fault.empty())
-    throw Error(StrCat(at({"sampling.min_tokens", "sampling.stop_ids", "sampling.max_tokens"}),
-                       ": sampling.", fault));
+  if (const std::string fault = Validate(c.sampling); !fault.empty()) {
+    const std::string key = "sampling." + fault.substr(0, fault.find(' '));
+    throw Error(StrCat(at({key.c_str(), "sampling.max_tokens"}), ": sampling.", fault));
+  }
 }
 
 }  // namespace
@@ -264,27 +249,29 @@ FieldList ListFields(Config& config) {
   return list;
 }
 
-Config ParseConfig(std::string_view text, const std::string& name,
-                   std::span<const std::string> sets, const Config& defaults) {
+Config ParseConfig(std::string_view text, const std::string& name, std::span<const Setting> sets,
+                   const Config& defaults, std::set<std::string>* given) {
   Config config = defaults;
   const FieldList list = ListFields(config);
   Origins origins;
   ApplyFile(list, text, name, origins);
-  for (const std::string& set : sets) ApplySet(list, set, origins);
+  for (const Setting& set : sets) ApplySet(list, set, origins);
   Validate(config, origins, name);
+  if (given != nullptr)
+    for (const auto& [key, origin] : origins) given->insert(key);
   return config;
 }
 
-Config LoadConfig(const std::string& path, std::span<const std::string> sets,
-                  const Config& defaults) {
-  if (path.empty()) return ParseConfig("", "configuration", sets, defaults);
+Config LoadConfig(const std::string& path, std::span<const Setting> sets, const Config& defaults,
+                  std::set<std::string>* given) {
+  if (path.empty()) return ParseConfig("", "configuration", sets, defaults, given);
   std::ifstream file(path, std::ios::binary);
   const bool is_folder = std::filesystem::is_directory(path);
   if (!file || is_folder)
     throw Error(StrCat(path, ": cannot read the configuration: ",
                        is_folder ? "it is a folder" : std::strerror(errno)));
   const std::string text(std::istreambuf_iterator<char>(file), {});
-  return ParseConfig(text, path, sets, defaults);
+  return ParseConfig(text, path, sets, defaults, given);
 }
 
 std::string ToToml(const Config& config) {

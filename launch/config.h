@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,7 +13,7 @@
 #include "engine/engine.h"
 #include "engine/sampling.h"
 #include "kernels/backend.h"
-#include "launch/field.h"
+#include "rollout/field.h"
 #include "rollout/scorer.h"
 
 namespace rollcast {
@@ -92,15 +93,26 @@ struct Config {
 /// Every field of `config`, once. The list points into `config`.
 FieldList ListFields(Config& config);
 
-/// Reads `text` over `defaults`, then applies `sets` ("table.key=value") in order. `name` stands
-/// for the file in messages. Throws Error with file, line, key, expected and actual: bad TOML,
-/// unknown table or key (with the nearest known one), wrong type, out of range, or fields that
-/// contradict each other.
+/// One value from the command line, and what messages call its place.
+struct Setting {
+  Setting(const char* text) : text(text) {}  // NOLINT: a "--set" is written as its text
+  Setting(std::string text, std::string origin = "--set")
+      : text(std::move(text)), origin(std::move(origin)) {}
+
+  std::string text;  // "table.key=value"
+  std::string origin = "--set";
+};
+
+/// Reads `text` over `defaults`, then applies `sets` in order; `given` (may be null) gets the keys
+/// that either has named. `name` stands for the file in messages. Throws Error with file, line,
+/// key, expected and actual: bad TOML, unknown table or key (with the nearest known one), wrong
+/// type, out of range, or fields that contradict each other.
 Config ParseConfig(std::string_view text, const std::string& name,
-                   std::span<const std::string> sets = {}, const Config& defaults = {});
+                   std::span<const Setting> sets = {}, const Config& defaults = {},
+                   std::set<std::string>* given = nullptr);
 /// The same from a file; an empty `path` stands for an empty file.
-Config LoadConfig(const std::string& path, std::span<const std::string> sets = {},
-                  const Config& defaults = {});
+Config LoadConfig(const std::string& path, std::span<const Setting> sets = {},
+                  const Config& defaults = {}, std::set<std::string>* given = nullptr);
 
 /// The resolved configuration, every field written out; ParseConfig reads it back to the same.
 std::string ToToml(const Config& config);

@@ -19,11 +19,18 @@ Command GenerateCommand() {
       "Completes every prompt --group-size times, scores them, and writes a trajectory file:\n"
       "  rollcast generate --model DIR --prompts F.jsonl --output F.h5\n"
       "  mpirun -np N rollcast generate ...\n"
-      "The result does not depend on the number of ranks. Prompts are JSONL rows {\"id\", "
-      "\"text\"},\n"
-      "{\"id\", \"tokens\"} or {\"id\", \"messages\"}, with an optional \"answer\" for the "
-      "scorer.\n"
-      "`rollcast inspect F.h5 --jsonl` prints all texts.";
+      "The result does not depend on the number of ranks. Stopped by SIGINT or SIGTERM, it writes "
+      "what is\nfinished, and the rest as aborted with the tokens that there are.\n"
+      "`rollcast inspect F.h5 --jsonl` prints all texts.\n"
+      "\n"
+      "A prompt is one JSON object a line, with these keys and no others:\n"
+      "  text      the prompt as it is; or\n"
+      "  tokens    its token ids; or\n"
+      "  messages  [{\"role\", \"content\"}, ...], rendered with the model's chat template\n"
+      "  id        a text or an integer, once in a file; default: the number of the line\n"
+      "  answer    a text or a number, for the scorer\n"
+      "  sampling  {...}: keys of the table [sampling] and \"seed\", for this prompt alone\n"
+      "  metadata  any value, handed to a command or http scorer as it is";
   command.options = {ForKey("--model", "model.path"),
                      ForKey("--prompts", "rollout.prompts"),
                      ForKey("-o,--output", "rollout.output"),
@@ -40,7 +47,7 @@ Command GenerateCommand() {
                               "completions to print at the end; default 5 on a terminal, else 0")};
   command.takes_config = true;
   command.defaults.rollout.group_size = 1;
-  command.needs = {"model.path", "rollout.prompts", "rollout.output"};
+  command.needs = {{"model.path"}, {"rollout.prompts"}, {"rollout.output", /*may_be_empty=*/true}};
   command.run = [show](const Config& config) {
     return RunGenerate(config, show->value_or(isatty(STDOUT_FILENO) == 1 ? kShownOnTerminal : 0));
   };

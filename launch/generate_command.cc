@@ -57,8 +57,9 @@ class Generation {
 
   /// One round; true when all prompts have been completed.
   bool Drive(Coordinator& coordinator) {
+    const bool stopping = !coordinator.stop_reason().empty();
     std::vector<GroupWork> groups;
-    for (; next_ < prompts_.size() &&
+    for (; !stopping && next_ < prompts_.size() &&
            coordinator.pending_groups() + static_cast<int>(groups.size()) < window_;
          ++next_)
       groups.push_back(MakeWork(next_));
@@ -68,10 +69,11 @@ class Generation {
     progress_->Show(fmt::format("generate: {} of {} completions, {:.0f} tokens/s", completions_,
                                 prompts_.size() * static_cast<size_t>(config_.rollout.group_size),
                                 static_cast<double>(tokens_) / std::max(seconds, 1e-3)));
-    return next_ == prompts_.size() && coordinator.pending_groups() == 0;
+    return (stopping || next_ == prompts_.size()) && coordinator.pending_groups() == 0;
   }
 
-  int Report() {
+  /// `stopped`: why the job has ended early, or empty. Returns the exit status.
+  int Report(const std::string& stopped) {
     progress_.reset();  // its last line stands before what follows
     for (const auto& [place, line] : shown_) std::printf("%s\n", line.c_str());
     std::string outcomes;
@@ -83,15 +85,22 @@ class Generation {
     std::string reward;
     if (scored > 0 && config_.scorer.kind != "none")
       reward = fmt::format(", mean reward {:.4f}", reward_ / static_cast<double>(scored));
-    std::printf("%s\n", fmt::format("{} completions of {} prompts in {:.2f} s ({:.0f} tokens/s): "
-                                    "{}{}\n{}",
-                                    completions_, prompts_.size(), Elapsed(),
-                                    static_cast<double>(tokens_) / std::max(Elapsed(), 1e-3),
-                                    outcomes, reward, config_.rollout.output)
-                            .c_str());
+    std::printf(
+        "%s\n",
+        fmt::format("{} completions of {} prompts in {:.2f} s ({:.0f} tokens/s): "
+                    "{}{}\n{}",
+                    completions_, prompts_.size(), Elapsed(),
+                    static_cast<double>(tokens_) / std::max(Elapsed(), 1e-3), outcomes, reward,
+                    config_.rollout.output.empty() ? "no file: rollout.output is empty"
+                                                   : config_.rollout.output)
+            .c_str());
+    if (!stopped.empty())
+      LogError(fmt::format("{}: {} completions were cut short, {} prompts not begun", stopped,
+                           outcomes_[static_cast<size_t>(Outcome::kAborted)],
+                           prompts_.size() - next_));
     if (bad_ > 0)
       LogError(fmt::format("{} completions were refused, failed or could not be scored", bad_));
-    return bad_ > 0 ? kExitFailed : 0;
+    return bad_ > 0 || !stopped.empty() ? kExitFailed : 0;
   }
 
  private:
@@ -106,8 +115,8 @@ class Generation {
     work.reference = std::move(prompt.reference);
     work.metadata = std::move(prompt.metadata);
     work.group_size = config_.rollout.group_size;
-    work.sampling = config_.sampling;
-    work.sampling.seed = config_.rollout.seed;
+    work.sampling = prompt.sampling.value_or(config_.sampling);
+    if (!prompt.sampling.has_value()) work.sampling.seed = config_.rollout.seed;
     return work;
   }
 
@@ -162,19 +171,18 @@ int RunGenerate(const Config& config, uint64_t show) {
     if (roles.trainer() >= 0)
       throw Error("this job has a trainer; its rollout ranks are started with `rollcast worker`");
     if (world.rank() != roles.workers().front()) {
-      RunRolloutRank(config, world, roles, nullptr);
-      return 0;
+      return RunRolloutRank(config, world, roles, nullptr).empty() ? 0 : kExitFailed;
     }
     const int vocab_size = ModelConfig::Load(config.model.path).vocab_size;
     std::unique_ptr<Generation> generation;
     std::vector<Prompt> prompts = LoadPrompts(config, vocab_size);
-    RunRolloutRank(config, world, roles, [&](Coordinator& coordinator) {
+    const std::string stopped = RunRolloutRank(config, world, roles, [&](Coordinator& coordinator) {
       // Made when all ranks are ready, so that its clock measures generation alone.
       if (generation == nullptr)
         generation = std::make_unique<Generation>(config, show, std::move(prompts), world.size());
       return generation->Drive(coordinator);
     });
-    return generation->Report();
+    return generation->Report(stopped);
   });
 }
 

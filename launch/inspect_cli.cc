@@ -13,8 +13,9 @@ Command InspectCommand() {
       .summary = "show what is in a trajectory file",
       .details =
           "Prints a summary: outcomes, rewards, lengths and lags, filters, weight updates.\n"
-          "A filter is FIELD OP VALUE: a column of /trajectories or policy_lag; =, !=, <, <=, "
-          ">, >= or, for texts, ~ (contains). A row must pass all of them.",
+          "A filter is FIELD OP VALUE. FIELD: a column of /trajectories or policy_lag. OP: = and "
+          "!=; "
+          "for\nnumbers also <, <=, > and >=; for texts ~ (contains). A row must pass all of them.",
       .options = {Required("file", &options->file, "HDF5 file"),
                   Optional("--filter", &options->filters,
                            "only rows that pass, e.g. --filter 'reward > 0'; as often as wanted"),

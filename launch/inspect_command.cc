@@ -197,6 +197,10 @@ void PrintSummary(std::ostream& out, const InspectOptions& options, const Trajec
                      reader.info().manifest_digest);
   if (!options.filters.empty() || options.limit >= 0)
     out << fmt::format("shown: {} of {}\n", summary.rows, reader.rows());
+  if (summary.rows == 0) {
+    out << (reader.rows() == 0 ? "\nno trajectories\n" : "\nno trajectory passes\n");
+    return;
+  }
   out << fmt::format("\ngroups         {} of {} prompts\n", summary.groups.size(),
                      summary.prompts.size());
   out << fmt::format("outcomes       {}\n", Counts<Outcome>(summary.outcomes));

@@ -98,11 +98,16 @@ std::string RenderMetrics(const RankMetrics& metrics) {
   return out.Text();
 }
 
-void WriteMetricsFile(const std::string& path, const RankMetrics& metrics) {
+std::string MetricsFile(const std::string& path, int rank) {
   std::string name = path;
   constexpr std::string_view kRank = "{rank}";
   if (const size_t at = name.find(kRank); at != std::string::npos)
-    name.replace(at, kRank.size(), std::to_string(metrics.rank));
+    name.replace(at, kRank.size(), std::to_string(rank));
+  return name;
+}
+
+void WriteMetricsFile(const std::string& path, const RankMetrics& metrics) {
+  const std::string name = MetricsFile(path, metrics.rank);
   const std::string temporary = name + ".new";
   std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
   file << RenderMetrics(metrics);

@@ -21,7 +21,10 @@ struct RankMetrics {
 /// The text exposition format, version 0.0.4.
 std::string RenderMetrics(const RankMetrics& metrics);
 
-/// Replaces `path` ("{rank}" in it stands for the rank) as a whole, so that a reader never sees
+/// `path`, in which "{rank}" stands for the rank.
+std::string MetricsFile(const std::string& path, int rank);
+
+/// Replaces MetricsFile(path, metrics.rank) as a whole, so that a reader never sees
 /// half of it. Throws Error when it cannot be written.
 void WriteMetricsFile(const std::string& path, const RankMetrics& metrics);
 

@@ -10,22 +10,28 @@
 
 namespace rollcast {
 
-void PrepareOutput(const std::filesystem::path& path, bool overwrite,
-                   const std::filesystem::path& input) {
+void PrepareFolder(const std::filesystem::path& path) {
   std::error_code error;
-  if (!input.empty() && std::filesystem::equivalent(path, input, error))
-    throw Error(StrCat(path.string(), ": is the input as well; name another output"));
-  if (std::filesystem::is_directory(path, error))
+  if (!path.has_filename() || std::filesystem::is_directory(path, error))
     throw Error(StrCat(path.string(), ": is a folder"));
-  if (!overwrite && std::filesystem::exists(path, error))
-    throw Error(StrCat(path.string(),
-                       ": exists already; name another file, or say --overwrite to replace it"));
-  if (overwrite) FileToReplace{path};  // only asks whether it can be had
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   std::filesystem::create_directories(folder, error);
   if (error) throw Error(StrCat(path.string(), ": cannot be created: ", error.message()));
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
     throw Error(StrCat(path.string(), ": cannot be created: ", std::strerror(errno)));
+}
+
+void PrepareOutput(const std::filesystem::path& path, bool overwrite,
+                   const std::filesystem::path& input) {
+  std::error_code error;
+  if (!input.empty() && std::filesystem::equivalent(path, input, error))
+    throw Error(StrCat(path.string(), ": is the input as well; name another output"));
+  if (!overwrite && std::filesystem::exists(path, error) &&
+      !std::filesystem::is_directory(path, error))
+    throw Error(StrCat(path.string(),
+                       ": exists already; name another file, or say --overwrite to replace it"));
+  PrepareFolder(path);
+  if (overwrite) FileToReplace{path};  // only asks whether it can be had
 }
 
 }  // namespace rollcast

@@ -22,22 +22,27 @@ class PromptReader {
   /// have no messages.
   PromptReader(const Config& config, int vocab_size);
 
-  /// Throws Error with `name` and line.
-  std::vector<Prompt> Read(std::istream& in, const std::string& name) const;
+  /// Rows that do not say otherwise are sampled by `sampling`, its seed included. Throws Error with
+  /// `name` and line.
+  std::vector<Prompt> Read(std::istream& in, const std::string& name,
+                           const SamplingParams& sampling) const;
   /// The same from a file.
-  std::vector<Prompt> Read(const std::filesystem::path& path) const;
+  std::vector<Prompt> Read(const std::filesystem::path& path, const SamplingParams& sampling) const;
 
  private:
   // Adds to an error about messages why there is no template.
   std::vector<Prompt> Explain(
+      const SamplingParams& sampling,
       const std::function<std::vector<Prompt>(const PromptOptions&)>& read) const;
 
   std::optional<ChatTemplate> chat_;
   std::string why_no_chat_;
-  int vocab_size_;
+  PromptOptions options_;  // but for the template and the sampling
 };
 
-/// Reads rollout.prompts. Throws Error with file and line.
+/// Reads rollout.prompts. The run's seed is that of rows whose sampling names none. Throws Error
+/// with file and line, or for [sampling] itself when it does not suit a model of `vocab_size`
+/// tokens.
 std::vector<Prompt> LoadPrompts(const Config& config, int vocab_size);
 
 /// What is submitted for `prompt`.

@@ -22,7 +22,7 @@ Command ReplayCommand() {
       Optional("--version", &options->version, "policy version of the weights in --model"),
       Optional("--limit", &options->limit, "rows at most")};
   command.takes_config = true;
-  command.needs = {"model.path"};
+  command.needs = {{"model.path"}};
   command.run = [options](const Config& config) { return RunReplay(config, *options, std::cout); };
   return command;
 }

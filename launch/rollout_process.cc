@@ -58,22 +58,44 @@ void LogUpdate(const SyncReport& r) {
     LogWarn(fmt::format("update {}: {}", r.committed ? "incomplete" : "refused", r.error));
 }
 
+// Empty, or "stopped by SIGINT".
+std::string StoppedBySignal() {
+  const int signal = StopSignal();
+  return signal == 0 ? "" : Stopped(signal).what();
+}
+
 // The file says what has ended the run.
 void CloseAfter(const std::exception& failure, TrajectoryFile& file) {
   try {
-    file.Close(dynamic_cast<const Stopped*>(&failure) != nullptr ? RunEnd{failure.what()}
-                                                                 : RunEnd::Failed(failure.what()));
+    // A signal to mpirun goes to all ranks: a peer may say that it was stopped before this rank has
+    // looked for its own.
+    const int signal = StopSignal();
+    file.Close(signal != 0 ? RunEnd::StoppedBy(SignalName(signal))
+                           : RunEnd::Failed(failure.what()));
   } catch (const std::exception& e) {
     LogWarn(e.what());
   }
 }
 
+// For the ranks to return what they have when the job is stopped. mpirun kills a second after it
+// has passed a signal on; alone there is time for the scorer, and a second signal ends it at once.
+std::chrono::duration<double> StopGrace(const Config& config, const World& world) {
+  constexpr double kBesideMpirun = 0.7, kAlone = 5;
+  if (world.size() > 1) return std::chrono::duration<double>(kBesideMpirun);
+  return std::chrono::duration<double>(
+      kAlone + (config.scorer.kind == "none" ? 0 : config.scorer.deadline_s));
+}
+
 }  // namespace
+
+bool HasTokenizer(const Config& config) {
+  return !config.rollout.tokenizer.empty() ||
+         std::filesystem::exists(std::filesystem::path(config.model.path) / "tokenizer.json");
+}
 
 std::unique_ptr<Tokenizer> LoadTokenizer(const Config& config) {
   if (!config.rollout.tokenizer.empty()) return Tokenizer::Load(config.rollout.tokenizer);
-  const std::filesystem::path file = std::filesystem::path(config.model.path) / "tokenizer.json";
-  return std::filesystem::exists(file) ? Tokenizer::Load(file) : nullptr;
+  return HasTokenizer(config) ? Tokenizer::Load(config.model.path) : nullptr;
 }
 
 LoadedModel LoadedModel::Load(const Config& config) {
@@ -88,12 +110,13 @@ LoadedModel LoadedModel::Load(const Config& config) {
   return model;
 }
 
-void RunRolloutRank(const Config& config, World& world, const Roles& roles,
-                    std::function<bool(Coordinator&)> drive) {
+std::string RunRolloutRank(const Config& config, World& world, const Roles& roles,
+                           std::function<bool(Coordinator&)> drive) {
   const auto begin = Clock::now();
   const bool coordinates = world.rank() == roles.workers().front();
   if (coordinates && !config.rollout.output.empty())
     PrepareOutput(config.rollout.output, config.rollout.overwrite, config.rollout.prompts);
+  if (!config.metrics.file.empty()) PrepareFolder(MetricsFile(config.metrics.file, world.rank()));
   std::unique_ptr<Scorer> scorer;
   if (config.scorer.kind != "none") scorer = MakeScorer(config.scorer);
   LoadedModel model = LoadedModel::Load(config);
@@ -107,6 +130,7 @@ void RunRolloutRank(const Config& config, World& world, const Roles& roles,
   options.heartbeat = std::chrono::duration<double>(config.sync.heartbeat_s);
   options.silence = SilenceLimit(config.sync);
   options.startup = std::chrono::duration<double>(config.sync.startup_s);
+  options.stop_grace = StopGrace(config, world);
 
   std::unique_ptr<TrajectoryFile> file;
   if (coordinates && !config.rollout.output.empty()) {
@@ -141,13 +165,14 @@ void RunRolloutRank(const Config& config, World& world, const Roles& roles,
     LogUpdate(report);
     if (file != nullptr) file->AppendUpdate(report);
   };
-  seams.close = [&] {
-    if (file != nullptr) file->Close(RunEnd::Completed());
+  seams.close = [&](const std::string& stopped) {
+    if (file != nullptr) file->Close(stopped.empty() ? RunEnd::Completed() : RunEnd{stopped});
   };
   seams.drive = std::move(drive);
   seams.warn = [](const std::string& what) { LogWarn(what); };
+  if (roles.trainer() < 0) seams.stop = StoppedBySignal;
   seams.check = [&] {
-    ThrowIfSignalled();
+    if (roles.trainer() >= 0) ThrowIfSignalled();
     metrics.WriteIfDue(worker);
   };
   RolloutRank rank(world.communicator(), roles, worker, target, MessageWeightTransport(),
@@ -156,13 +181,15 @@ void RunRolloutRank(const Config& config, World& world, const Roles& roles,
                       std::chrono::duration<double>(Clock::now() - begin).count(),
                       model.store->config().model_type, ResolveThreads(config.kernels).threads,
                       model.engine->config().num_pages, model.engine->config().page_size));
+  std::string stopped;
   try {
-    rank.Run();
+    stopped = rank.Run();
   } catch (const std::exception& e) {
     if (file != nullptr) CloseAfter(e, *file);
     throw;
   }
   metrics.Write(worker);
+  return stopped;
 }
 
 }  // namespace rollcast

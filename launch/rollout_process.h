@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "engine/engine.h"
 #include "engine/weight_store.h"
@@ -24,13 +25,16 @@ struct LoadedModel {
   static LoadedModel Load(const Config& config);
 };
 
+/// LoadTokenizer finds one.
+bool HasTokenizer(const Config& config);
 /// The tokenizer of [rollout] and [model]; null where there is none. Throws Error when one that is
 /// named, or that lies in the model's folder, cannot be read.
 std::unique_ptr<Tokenizer> LoadTokenizer(const Config& config);
 
-/// Loads and serves until the job ends; returns the exit status. `drive` (null with a trainer) is
-/// RolloutRankSeams::drive of the coordinator.
-void RunRolloutRank(const Config& config, World& world, const Roles& roles,
-                    std::function<bool(Coordinator&)> drive);
+/// Loads and serves until the job ends. `drive` (null with a trainer) is RolloutRankSeams::drive of
+/// the coordinator. Returns "stopped by SIGINT" or the like when a job without a trainer was ended
+/// by a signal to any of its ranks, with the outcome of every completion on disk; else empty.
+std::string RunRolloutRank(const Config& config, World& world, const Roles& roles,
+                           std::function<bool(Coordinator&)> drive);
 
 }  // namespace rollcast

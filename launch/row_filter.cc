@@ -31,6 +31,20 @@ std::string Trim(const std::string& text) {
 }
 
 template <class T>
+constexpr bool kIsText = std::is_same_v<T, std::string>;
+template <class T>
+constexpr bool kIsOrdered = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
+
+/// "is a number: use =, !=, <, <=, > or >=".
+template <class T>
+std::string WhatFits() {
+  if (kIsText<T>) return "is a text: use =, != or ~";
+  if (kIsOrdered<T>) return "is a number: use =, !=, <, <=, > or >=";
+  if (std::is_same_v<T, bool>) return "is true or false: use = or !=";
+  return "is one of a few names: use = or !=";
+}
+
+template <class T>
 T ParseValue(const std::string& filter, const std::string& value) {
   if constexpr (std::is_same_v<T, std::string>) {
     return value;
@@ -92,11 +106,9 @@ RowFilter::RowFilter(const std::string& text) {
     using T = std::remove_cvref_t<decltype(member)>;
     if (field_ != name) return;
     found = true;
-    constexpr bool kText = std::is_same_v<T, std::string>;
-    constexpr bool kOrdered = !kText && !std::is_enum_v<T> && !std::is_same_v<T, bool>;
-    if (op_ == Op::kContains && !kText) bad(StrCat("~ is for texts, ", field_, " is none"));
-    if (!kOrdered && op_ != Op::kEqual && op_ != Op::kNotEqual && op_ != Op::kContains)
-      bad(StrCat(field_, " has no order; use = or !="));
+    const bool compares = op_ == Op::kEqual || op_ == Op::kNotEqual;
+    const bool fits = compares || (op_ == Op::kContains ? kIsText<T> : kIsOrdered<T>);
+    if (!fits) bad(StrCat(field_, " ", WhatFits<T>()));
     member = ParseValue<T>(text, value_);
   });
   if (found) return;

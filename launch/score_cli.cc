@@ -21,7 +21,7 @@ Command ScoreCommand() {
                      Optional("--logits", &options->logits, "also write the logits"),
                      Optional("--overwrite", &options->overwrite, "replace the output")};
   command.takes_config = true;
-  command.needs = {"model.path"};
+  command.needs = {{"model.path"}};
   command.run = [options](const Config& config) { return RunScore(config, *options); };
   return command;
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/json_text.h"
 #include "launch/log.h"
 #include "launch/output_path.h"
 #include "launch/progress.h"
@@ -29,19 +30,15 @@ struct Row {
   std::vector<int32_t> tokens;
 };
 
-std::vector<int32_t> ParseTokens(const std::string& line, const std::string& place) {
-  nlohmann::json row;
-  try {
-    row = nlohmann::json::parse(line);
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(fmt::format("{}: not valid JSON: {}", place, e.what()));
-  }
+std::vector<int32_t> ParseTokens(const std::string& line, const std::string& file, size_t number) {
+  const auto row = ParseJson<nlohmann::json>(line, file, number);
+  const std::string place = fmt::format("{}:{}", file, number);
   if (!row.is_object())
-    throw Error(fmt::format("{}: is {}, expected an object", place, row.type_name()));
+    throw Error(fmt::format("{}: is {}, expected an object", place, JsonKind(row)));
   const auto tokens = row.find("tokens");
   if (tokens == row.end()) throw Error(fmt::format("{}: has no \"tokens\"", place));
   if (!tokens->is_array())
-    throw Error(fmt::format("{}: \"tokens\" is {}, expected an array", place, tokens->type_name()));
+    throw Error(fmt::format("{}: \"tokens\" is {}, expected an array", place, JsonKind(*tokens)));
   std::vector<int32_t> ids;
   for (const nlohmann::json& token : *tokens) {
     const bool fits = token.is_number_integer() && token.get<double>() >= 0 &&
@@ -62,7 +59,7 @@ std::vector<Row> ReadRows(const std::filesystem::path& path) {
   for (size_t number = 1; std::getline(in, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     std::string place = fmt::format("{}:{}", path.string(), number);
-    std::vector<int32_t> tokens = ParseTokens(line, place);
+    std::vector<int32_t> tokens = ParseTokens(line, path.string(), number);
     if (tokens.size() < 2)
       throw Error(fmt::format("{}: has {} tokens, expected at least 2", place, tokens.size()));
     rows.push_back({std::move(place), std::move(tokens)});

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/json_text.h"
 #include "kernels/check.h"
 #include "rollout/tokenizer.h"
 
@@ -61,19 +62,14 @@ class AtomicFile {
   bool committed_ = false;
 };
 
-std::string Text(const std::string& line, const std::string& place) {
-  nlohmann::json row;
-  try {
-    row = nlohmann::json::parse(line);
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(StrCat(place, ": not valid JSON: ", error.what()));
-  }
-  if (!row.is_object())
-    throw Error(StrCat(place, ": is ", row.type_name(), ", expected an object"));
+std::string Text(const std::string& line, const std::string& file, size_t number) {
+  const auto row = ParseJson<nlohmann::json>(line, file, number);
+  const std::string place = StrCat(file, ":", number);
+  if (!row.is_object()) throw Error(StrCat(place, ": is ", JsonKind(row), ", expected an object"));
   const auto text = row.find("text");
   if (text == row.end()) throw Error(StrCat(place, ": has no \"text\""));
   if (!text->is_string())
-    throw Error(StrCat(place, ": \"text\" is ", text->type_name(), ", expected a string"));
+    throw Error(StrCat(place, ": \"text\" is ", JsonKind(*text), ", expected a string"));
   return text->get<std::string>();
 }
 
@@ -88,8 +84,8 @@ int RunTokenize(const TokenizeOptions& options) {
   std::string line;
   for (size_t number = 1; std::getline(in, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string place = StrCat(options.input.string(), ":", number);
-    const auto ids = tokenizer->Encode(Text(line, place), options.add_special_tokens);
+    const auto ids =
+        tokenizer->Encode(Text(line, options.input.string(), number), options.add_special_tokens);
     const nlohmann::json row = {{"ids", ids},
                                 {"decoded", tokenizer->Decode(ids, false)},
                                 {"decoded_skip_special", tokenizer->Decode(ids, true)}};

@@ -68,15 +68,14 @@ std::vector<TomlEntry> ReadToml(std::string_view text, const std::string& name) 
   return entries;
 }
 
-FieldValue ReadTomlValue(std::string_view text, const std::string& name) {
+FieldValue ReadTomlValue(std::string_view text) {
   try {
-    const toml::table table = toml::parse("value = " + std::string(text), name);
+    const toml::table table = toml::parse("value = " + std::string(text));
     if (table.size() == 1) return ToValue(*table.get("value"));
   } catch (const toml::parse_error&) {
   }
-  throw Error(StrCat(name, ": ", TomlString(text),
-                     " is not a value (TOML syntax: 1, 0.5, true, "
-                     "\"text\", [1, 2])"));
+  return {std::monostate(),
+          StrCat(text, ", which is no TOML value (1, 0.5, true, \"text\", [1, 2])")};
 }
 
 }  // namespace rollcast

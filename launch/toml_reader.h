@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launch/field.h"
+#include "rollout/field.h"
 
 namespace rollcast {
 
@@ -19,7 +19,7 @@ struct TomlEntry {
 /// All entries in the order of their lines. Throws Error "<name>:<line>: ..." for what is not TOML.
 std::vector<TomlEntry> ReadToml(std::string_view text, const std::string& name);
 
-/// One value, as in `--set key=value`. Throws Error naming `name` when it is not one TOML value.
-FieldValue ReadTomlValue(std::string_view text, const std::string& name);
+/// One value, as in `--set key=value`; what is none is of no field's type.
+FieldValue ReadTomlValue(std::string_view text);
 
 }  // namespace rollcast

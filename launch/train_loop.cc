@@ -124,13 +124,17 @@ std::filesystem::path TrainLoop::Save() {
 }
 
 void TrainLoop::SubmitBatch() {
-  std::vector<PromptGroup> groups;
-  for (int i = 0; i < config_.rollout.groups_per_update; ++i)
-    groups.push_back(ToGroup(prompts_.Next(), config_.rollout));
-  SamplingParams sampling = config_.sampling;
   // A prompt comes again in the next epoch and is to be answered with other draws then.
-  sampling.seed =
-      CompletionSeed(config_.rollout.seed, /*prompt_id=*/0, static_cast<uint64_t>(batches_++));
+  const auto batch_seed = [batch = static_cast<uint64_t>(batches_++)](uint64_t seed) {
+    return CompletionSeed(seed, /*prompt_id=*/0, batch);
+  };
+  std::vector<PromptGroup> groups;
+  for (int i = 0; i < config_.rollout.groups_per_update; ++i) {
+    groups.push_back(ToGroup(prompts_.Next(), config_.rollout));
+    if (auto& own = groups.back().sampling; own.has_value()) own->seed = batch_seed(own->seed);
+  }
+  SamplingParams sampling = config_.sampling;
+  sampling.seed = batch_seed(config_.rollout.seed);
   client_.Submit(groups, config_.rollout.group_size, sampling, /*want_hidden=*/true);
   submitted_ = true;
 }

@@ -19,7 +19,7 @@ Command TrainerCommand() {
                      ForKey("-o,--output", "rollout.output"),
                      ForKey("--updates", "trainer.updates")};
   command.takes_config = true;
-  command.needs = {"model.path", "rollout.prompts"};
+  command.needs = {{"model.path"}, {"rollout.prompts"}};
   command.run = [](const Config& config) { return RunTrainer(config); };
   return command;
 }

@@ -15,7 +15,7 @@ Command WorkerCommand() {
       "The first rollout rank also hands out the prompts and writes the trajectory file.";
   command.options = {ForKey("--model", "model.path"), ForKey("-o,--output", "rollout.output")};
   command.takes_config = true;
-  command.needs = {"model.path"};
+  command.needs = {{"model.path"}};
   command.run = [](const Config& config) {
     return RunAsRank(config, Role::kWorker, [&](World& world, const Roles& roles) {
       if (roles.trainer() < 0)

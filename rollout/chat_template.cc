@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/json_text.h"
 #include "kernels/check.h"
 
 namespace rollcast {
@@ -32,8 +33,9 @@ std::optional<std::string> ReadFile(const fs::path& path) {
 std::optional<std::string> FromTokenizerConfig(const fs::path& path) {
   const auto text = ReadFile(path);
   if (!text) return std::nullopt;
-  const json config = json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) throw Error(StrCat(path.string(), ": is not a JSON object"));
+  const json config = ParseJson<json>(*text, path.string());
+  if (!config.is_object())
+    throw Error(StrCat(path.string(), ": is ", JsonKind(config), ", expected an object"));
   const auto found = config.find("chat_template");
   if (found == config.end() || found->is_null()) return std::nullopt;
   if (found->is_string()) return found->get<std::string>();

@@ -3,6 +3,7 @@
 #include <optional>
 #include <thread>
 
+#include "engine/json_text.h"
 #include "kernels/check.h"
 #include "rollout/child_process.h"
 #include "rollout/scorers.h"
@@ -144,7 +145,14 @@ class CommandScorer : public Scorer {
 
   void TakeReply(std::string_view line, Batch& batch) {
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
-    const json reply = json::parse(NonFiniteToNull(line), nullptr, /*allow_exceptions=*/false);
+    json reply;
+    try {
+      reply = ParseJson<json>(NonFiniteToNull(line), "reply");
+    } catch (const Error& error) {
+      batch.breach =
+          StrCat("a line that is no JSON object: ", Excerpt(line), " (", error.what(), ")");
+      return;
+    }
     if (!reply.is_object()) {
       batch.breach = StrCat("a line that is no JSON object: ", Excerpt(line));
       return;

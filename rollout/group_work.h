@@ -21,7 +21,7 @@ struct GroupWork {
   std::string text;
   bool add_special_tokens = false;  // when `text` is encoded
   std::string reference;            // what the scorer compares with
-  std::string metadata;             // the prompt's JSON row
+  std::string metadata;             // JSON for the scorer, or empty
   int32_t group_size = 1;
   std::vector<int32_t> samples;             // sample indices to make, each in [0, group_size)
   int32_t attempt = 0;                      // 0, or how many earlier tries were lost or over lag

@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "engine/json_text.h"
 #include "kernels/check.h"
 #include "rollout/scorers.h"
 
@@ -120,7 +121,13 @@ class HttpScorer : public Scorer {
     const auto all = [&](const std::string& why) {
       return std::vector<Score>(count, Unscored(StrCat("scorer ", config_.url, ": ", why)));
     };
-    const json reply = json::parse(NonFiniteToNull(body), nullptr, /*allow_exceptions=*/false);
+    json reply;
+    try {
+      reply = ParseJson<json>(NonFiniteToNull(body), "reply");
+    } catch (const Error& error) {
+      return all(
+          StrCat("the reply is not {\"scores\": [...]}: ", Excerpt(body), " (", error.what(), ")"));
+    }
     if (!reply.is_object() || !reply.contains("scores") || !reply["scores"].is_array())
       return all(StrCat("the reply is not {\"scores\": [...]}: ", Excerpt(body)));
     const json& values = reply["scores"];

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/json_text.h"
 #include "kernels/check.h"
 
 namespace rollcast {
@@ -10,13 +11,9 @@ namespace {
 const nlohmann::json& Json(const void* value) { return *static_cast<const nlohmann::json*>(value); }
 }  // namespace
 
-JsonDocument::JsonDocument(std::string name, std::string_view text) : name_(std::move(name)) {
-  try {
-    value_ = std::make_shared<const nlohmann::json>(nlohmann::json::parse(text));
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(StrCat(name_, ": not valid JSON: ", error.what()));
-  }
-}
+JsonDocument::JsonDocument(std::string name, std::string_view text)
+    : name_(std::move(name)),
+      value_(std::make_shared<const nlohmann::json>(ParseJson<nlohmann::json>(text, name_))) {}
 
 JsonNode JsonDocument::Root() const { return JsonNode(value_.get(), &name_, ""); }
 
@@ -25,7 +22,7 @@ void JsonNode::Fail(std::string_view what) const {
 }
 
 void JsonNode::FailType(std::string_view expected) const {
-  Fail(StrCat("is ", Json(value_).type_name(), ", expected ", expected));
+  Fail(StrCat("is ", JsonKind(Json(value_)), ", expected ", expected));
 }
 
 void JsonNode::FailUnsupported() const {

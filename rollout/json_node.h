@@ -53,7 +53,7 @@ class JsonNode {
 
 class JsonDocument {
  public:
-  /// `name` is what errors call the document.
+  /// `name` is what errors call the document. Throws what ParseJson throws.
   JsonDocument(std::string name, std::string_view text);
   JsonNode Root() const;
 

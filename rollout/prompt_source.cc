@@ -1,13 +1,15 @@
 #include "rollout/prompt_source.h"
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "engine/sampling.h"
+#include "engine/json_text.h"
 #include "kernels/check.h"
 #include "rollout/numeric_answer.h"
+#include "rollout/sampling_fields.h"
 
 namespace rollcast {
 
@@ -16,17 +18,19 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
+const std::vector<std::string> kRowKeys = {"id",     "text",     "tokens",  "messages",
+                                           "answer", "sampling", "metadata"};
+
 /// The row's text, or an Error that names `key`.
 const std::string& Text(const json& value, const char* key) {
   if (!value.is_string())
-    throw Error(StrCat("\"", key, "\" is a ", value.type_name(), "; it must be a string"));
+    throw Error(StrCat("\"", key, "\" is ", JsonKind(value), "; it must be a string"));
   return value.get_ref<const std::string&>();
 }
 
 std::vector<int32_t> Tokens(const json& value, int32_t vocab_size) {
   if (!value.is_array())
-    throw Error(
-        StrCat("\"tokens\" is a ", value.type_name(), "; it must be an array of token ids"));
+    throw Error(StrCat("\"tokens\" is ", JsonKind(value), "; it must be an array of token ids"));
   if (value.empty()) throw Error("\"tokens\" is empty; a prompt has at least one token");
   const int64_t limit = vocab_size > 0 ? vocab_size : std::numeric_limits<int32_t>::max();
   std::vector<int32_t> tokens;
@@ -39,7 +43,7 @@ std::vector<int32_t> Tokens(const json& value, int32_t vocab_size) {
         id.get<int64_t>() >= 0 && id.get<int64_t>() < limit;
     if (!fits)
       throw Error(StrCat("\"tokens\"[", tokens.size(), "] is ",
-                         id.is_number() ? id.dump() : id.type_name(),
+                         id.is_number() ? id.dump() : JsonKind(id),
                          "; it must be an integer in [0, ", limit, ")"));
     tokens.push_back(id.get<int32_t>());
   }
@@ -50,7 +54,7 @@ std::string Messages(const json& value, const ChatTemplate* chat_template) {
   if (!chat_template)
     throw Error("\"messages\" need a model with a chat template; give the prompt as \"text\"");
   if (!value.is_array())
-    throw Error(StrCat("\"messages\" is a ", value.type_name(),
+    throw Error(StrCat("\"messages\" is ", JsonKind(value),
                        "; it must be an array of {\"role\", \"content\"}"));
   std::vector<ChatMessage> messages;
   for (const json& entry : value) {
@@ -64,15 +68,15 @@ std::string Messages(const json& value, const ChatTemplate* chat_template) {
   return chat_template->Render(messages);
 }
 
-Prompt ReadRow(const std::string& line, uint64_t number, const PromptOptions& options) {
-  json row;
-  try {
-    row = json::parse(line);
-  } catch (const json::exception& error) {
-    throw Error(StrCat("not a JSON value: ", error.what()));
-  }
-  if (!row.is_object())
-    throw Error(StrCat("the row is a ", row.type_name(), "; it must be an object"));
+Prompt ToPrompt(const json& row, uint64_t number, const PromptOptions& options) {
+  if (!row.is_object()) throw Error(StrCat("the row is ", JsonKind(row), "; it must be an object"));
+  for (const auto& [key, value] : row.items())
+    if (std::find(kRowKeys.begin(), kRowKeys.end(), key) == kRowKeys.end())
+      throw Error(StrCat("unknown key \"", key, "\"",
+                         IsSamplingKey(key) ? "; it goes under \"sampling\""
+                                            : Suggestion(key, kRowKeys) +
+                                                  " (what is for a scorer alone goes under "
+                                                  "\"metadata\")"));
   Prompt prompt;
   if (const auto id = row.find("id"); id == row.end()) {
     prompt.id = StrCat(number);
@@ -89,6 +93,10 @@ Prompt ReadRow(const std::string& line, uint64_t number, const PromptOptions& op
   if (given != 1)
     throw Error(StrCat("the row has ", given ? "more than one" : "none",
                        " of \"text\", \"tokens\" and \"messages\"; it must have one"));
+  if (tokens == row.end() && !options.has_tokenizer)
+    throw Error(StrCat("\"", text != row.end() ? "text" : "messages",
+                       "\" needs a tokenizer, and the model's folder has none: give \"tokens\", or "
+                       "name one with rollout.tokenizer"));
   if (text != row.end()) {
     prompt.text = Text(*text, "text");
     if (prompt.text.empty()) throw Error("\"text\" is empty; a prompt has at least one token");
@@ -101,12 +109,30 @@ Prompt ReadRow(const std::string& line, uint64_t number, const PromptOptions& op
 
   if (const auto answer = row.find("answer"); answer != row.end() && !answer->is_null()) {
     if (!answer->is_string() && !answer->is_number())
-      throw Error(
-          StrCat("\"answer\" is a ", answer->type_name(), "; it must be a string or a number"));
+      throw Error(StrCat("\"answer\" is ", JsonKind(*answer), "; it must be a string or a number"));
     prompt.answer = answer->is_string() ? answer->get<std::string>() : answer->dump();
   }
-  prompt.metadata_json = Trim(line);
+  if (options.needs_answer && prompt.answer.empty())
+    throw Error("there is no \"answer\", and the scorer compares with it");
+  if (const auto metadata = row.find("metadata"); metadata != row.end())
+    prompt.metadata_json = metadata->dump();
+  if (const auto sampling = row.find("sampling"); sampling != row.end()) {
+    prompt.sampling = options.sampling;
+    OverrideSampling(sampling->dump(), options.vocab_size, *prompt.sampling);
+    if (!options.has_tokenizer && !prompt.sampling->stop_strings.empty())
+      throw Error("sampling.stop_strings need a tokenizer, and the model's folder has none");
+  }
   return prompt;
+}
+
+Prompt ReadRow(const std::string& line, const std::string& name, uint64_t number,
+               const PromptOptions& options) {
+  const json row = ParseJson<json>(line, name, number);
+  try {
+    return ToPrompt(row, number, options);
+  } catch (const Error& error) {
+    throw Error(StrCat(name, ":", number, ": ", error.what()));
+  }
 }
 
 }  // namespace
@@ -120,15 +146,11 @@ std::vector<Prompt> ReadPrompts(std::istream& in, const std::string& name,
   while (std::getline(in, line)) {
     ++number;
     if (Trim(line).empty()) continue;
-    try {
-      prompts.push_back(ReadRow(line, number, options));
-      const auto [known, is_new] = lines.emplace(prompts.back().id, number);
-      if (!is_new)
-        throw Error(
-            StrCat("\"id\" ", prompts.back().id, " is that of line ", known->second, " already"));
-    } catch (const Error& error) {
-      throw Error(StrCat(name, ":", number, ": ", error.what()));
-    }
+    prompts.push_back(ReadRow(line, name, number, options));
+    const auto [known, is_new] = lines.emplace(prompts.back().id, number);
+    if (!is_new)
+      throw Error(StrCat(name, ":", number, ": \"id\" ", prompts.back().id, " is that of line ",
+                         known->second, " already"));
   }
   if (in.bad()) throw Error(StrCat(name, ":", number + 1, ": cannot be read"));
   if (prompts.empty()) throw Error(StrCat(name, ": has no prompts"));

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <istream>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/sampling.h"
 #include "rollout/chat_template.h"
 
 namespace rollcast {
@@ -19,18 +21,24 @@ struct Prompt {
   std::vector<int32_t> tokens;  // used as they are
   bool rendered = false;  // `text` comes from messages: the template has put all special tokens in
   std::string answer;     // what the completion should say; empty: none
-  std::string metadata_json;  // the whole row, for scorers
+  std::string metadata_json;  // what the row has under "metadata", for scorers; empty: nothing
+  // PromptOptions::sampling with what the row overrides; none when it overrides nothing.
+  std::optional<SamplingParams> sampling;
 };
 
 struct PromptOptions {
   const ChatTemplate* chat_template = nullptr;  // null: "messages" are refused
   int32_t vocab_size = 0;                       // > 0: token ids must be below
+  bool has_tokenizer = true;                    // else "text" and "messages" are refused
+  bool needs_answer = false;                    // a scorer that can do nothing without one
+  SamplingParams sampling{};                    // of rows that do not say otherwise
 };
 
 /// Reads rows {"id", "text"}, {"id", "tokens"} or {"id", "messages": [{"role", "content"}]}, each
-/// with an optional "answer" (text or number) and any further keys. "id" (text or integer) defaults
-/// to the line number. Blank lines are passed over. Throws Error with file and line when a row is
-/// not as it should be, and when there is no row at all.
+/// with an optional "answer" (text or number), "sampling" (an object of the keys of [sampling] and
+/// "seed") and "metadata" (any value). "id" (text or integer) defaults to the line number. Blank
+/// lines are passed over. Throws Error with file and line when a row is not as it should be or has
+/// another key, and when there is no row at all.
 std::vector<Prompt> ReadPrompts(const std::filesystem::path& path, const PromptOptions& options);
 /// The same from a stream; `name` is what errors call it.
 std::vector<Prompt> ReadPrompts(std::istream& in, const std::string& name,

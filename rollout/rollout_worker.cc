@@ -107,6 +107,8 @@ void RolloutWorker::AbortGroup(uint64_t group_id, std::string message) {
   Push(Abort{group_id, std::move(message)});
 }
 
+void RolloutWorker::AbortAll(std::string message) { Push(Abort{std::nullopt, std::move(message)}); }
+
 void RolloutWorker::Push(Command command) {
   {
     MutexLock lock(mutex_);
@@ -225,7 +227,8 @@ void RolloutWorker::Execute(Command command) {
 
 void RolloutWorker::AbortStarted(const Abort& abort) {
   const auto meant = [&](const InFlight& request) {
-    return request.group != nullptr && request.group->group_id == abort.group_id;
+    return request.group != nullptr &&
+           (!abort.group_id.has_value() || request.group->group_id == *abort.group_id);
   };
   for (const auto& [id, request] : in_flight_)
     if (meant(request)) engine_.Abort(id, abort.message);

@@ -5,6 +5,7 @@
 #include <deque>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -60,6 +61,8 @@ class RolloutWorker {
   void SubmitScore(ScoreWork work) RC_EXCLUDES(mutex_);
   /// The completions of the group that have not finished come out as kAborted.
   void AbortGroup(uint64_t group_id, std::string message) RC_EXCLUDES(mutex_);
+  /// The same for every group that the worker has now.
+  void AbortAll(std::string message) RC_EXCLUDES(mutex_);
 
   /// What has come out since the last call, in order.
   std::vector<WorkerResult> TakeResults() RC_EXCLUDES(mutex_);
@@ -72,7 +75,7 @@ class RolloutWorker {
 
  private:
   struct Abort {
-    uint64_t group_id;
+    std::optional<uint64_t> group_id;  // none: of all groups
     std::string message;
   };
   using Command = std::variant<GroupWork, ScoreWork, Abort>;

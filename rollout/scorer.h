@@ -17,7 +17,7 @@ struct ScoreInput {
   std::vector<int32_t> prompt_ids;
   std::vector<int32_t> completion_ids;
   std::string reference;  // the prompt's "answer" field as text; empty when there is none
-  std::string metadata;   // the prompt's whole JSON row, for command and http scorers
+  std::string metadata;   // JSON that the prompt's row has under "metadata", or empty
 };
 
 /// `reward` is finite when `error` is empty; otherwise there is no reward and `error` says why.

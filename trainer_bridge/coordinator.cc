@@ -92,6 +92,8 @@ void Coordinator::Handle(int source, JobMessage message, Clock::time_point now) 
     for (int32_t rank : leave->ranks) Lose(rank, leave->message, now);
   } else if (auto* beat = std::get_if<BeatMessage>(&message)) {
     if (worker != workers_.end() && beat->beat.has_value()) worker->second.beat = *beat->beat;
+  } else if (auto* stop = std::get_if<StopMessage>(&message)) {
+    Stop(stop->message, now);
   } else if (auto* fail = std::get_if<FailMessage>(&message)) {
     // A rank that says what broke it is lost like a silent one, only sooner.
     Lose(source, fail->message, now);
@@ -153,7 +155,7 @@ int Coordinator::Neediest(int samples) const {
 }
 
 void Coordinator::HandOut() {
-  if (queue_.empty() || !started_) return;
+  if (queue_.empty() || !started_ || !stop_reason_.empty()) return;
   // The first rank that asks must not draw everything before the others have asked once.
   for (const auto& [rank, worker] : workers_)
     if (!worker.lost && !worker.has_pulled) return;
@@ -191,6 +193,28 @@ void Coordinator::Resolve(Group& group, Slot& slot, Trajectory result) {
   slot.state = SlotState::kDone;
   slot.result = std::move(result);
   if (++group.done == group.work.group_size) ready_.push_back(group.work.group_id);
+}
+
+void Coordinator::Stop(const std::string& reason, Clock::time_point now) {
+  RC_CHECK(!reason.empty());
+  RC_CHECK_LT(options_.trainer, 0, "a job with a trainer ends with it");
+  if (!stop_reason_.empty()) return;
+  stop_reason_ = reason;
+  stop_deadline_ = now + Ticks(options_.stop_grace);
+  for (const Unit& unit : std::exchange(queue_, {}))
+    for (const int32_t sample : unit.samples)
+      ResolveStopped(groups_.at(unit.group_id), sample, reason);
+  for (const auto& [rank, worker] : workers_)
+    if (!worker.lost) seams_.send(rank, AbortMessage{reason});
+}
+
+void Coordinator::ResolveStopped(Group& group, int32_t sample, const std::string& message) {
+  Slot& slot = group.slots[static_cast<size_t>(sample)];
+  Trajectory t = Unaccounted(group.work, sample, slot.attempt, slot.rank);
+  t.outcome = Outcome::kAborted;
+  t.finish_reason = FinishReason::kAbort;
+  t.message = message;
+  Resolve(group, slot, std::move(t));
 }
 
 void Coordinator::OnResults(int source, ResultsMessage message) {
@@ -341,6 +365,13 @@ void Coordinator::Tick(Clock::time_point now) {
     if (!worker.lost && rank != options_.workers.front() && silent(worker.heard))
       Lose(rank, StrCat("no sign of life for ", Seconds(now - worker.heard), " s"), now);
   }
+  if (!stop_reason_.empty() && now >= stop_deadline_)
+    for (auto& [group_id, group] : groups_)
+      for (size_t i = 0; i < group.slots.size(); ++i)
+        if (const Slot& slot = group.slots[i]; slot.state == SlotState::kAssigned)
+          ResolveStopped(group, static_cast<int32_t>(i),
+                         StrCat(stop_reason_, "; rank ", slot.rank, " had not returned it within ",
+                                options_.stop_grace.count(), " s"));
   TryReply(now);
 }
 
@@ -363,7 +394,7 @@ void Coordinator::Lose(int rank, const std::string& why, Clock::time_point now) 
       Slot& slot = group.slots[i];
       if (slot.state != SlotState::kAssigned || slot.rank != rank) continue;
       ++lost_;
-      if (slot.lost_before) {
+      if (slot.lost_before || !stop_reason_.empty()) {
         Trajectory t = Unaccounted(group.work, static_cast<int32_t>(i), slot.attempt, rank);
         t.message = what;
         Resolve(group, slot, std::move(t));

@@ -23,6 +23,8 @@ struct CoordinatorOptions {
   std::chrono::duration<double> heartbeat{5};
   std::chrono::duration<double> silence{15};   // a rank unheard for so long is lost
   std::chrono::duration<double> startup{600};  // to load weights, for every rank
+  std::chrono::duration<double> stop_grace{
+      5};  // after Stop, for the ranks to return what they have
 };
 
 /// The coordinator's surroundings. All are called on the bridge thread.
@@ -63,6 +65,12 @@ class Coordinator {
   bool started() const { return started_; }
 
   void Submit(std::vector<GroupWork> groups);
+  /// Nothing more is handed out. What no rank has begun is done at once, as aborted for `reason`;
+  /// the ranks return the rest, finished or aborted, and are waited for as long as stop_grace.
+  /// A second call does nothing. REQUIRES: a job without a trainer.
+  void Stop(const std::string& reason, Clock::time_point now);
+  /// Of the first Stop; empty before.
+  const std::string& stop_reason() const { return stop_reason_; }
   /// Up to `max_groups` whole groups, in the order of completion, gated against the live version
   /// and on disk; fewer when they come to more than `max_bytes` in all. Over-lag samples with tries
   /// left are queued again instead.
@@ -115,6 +123,8 @@ class Coordinator {
   void GateReady(PolicyVersion live);
   void TryReply(Clock::time_point now);
   void Resolve(Group& group, Slot& slot, Trajectory result);
+  // `sample` is done, as aborted by Stop, without tokens.
+  void ResolveStopped(Group& group, int32_t sample, const std::string& message);
   void AskForScore(ScoreWork work);
   int alive() const;
 
@@ -126,6 +136,8 @@ class Coordinator {
   std::deque<uint64_t> ready_;                            // groups whose samples are all done
   std::map<uint64_t, std::pair<int, ScoreWork>> scores_;  // asked for, with the rank that has it
   std::optional<Collect> collect_;
+  std::string stop_reason_;
+  Clock::time_point stop_deadline_{};
   Clock::time_point trainer_heard_;
   const Clock::time_point startup_deadline_;
   Clock::time_point last_tick_;

@@ -97,6 +97,13 @@ struct ResultsMessage {
   static void Fields(auto& self, auto&& visit) { visit(self.trajectories, self.scores); }
 };
 
+/// The job is to end early, and in good order: this rank has been told to.
+struct StopMessage {
+  static constexpr MessageType kType = MessageType::kStop;
+  std::string message;
+  static void Fields(auto& self, auto&& visit) { visit(self.message); }
+};
+
 // From the trainer to the coordinator.
 
 struct SubmitMessage {
@@ -153,6 +160,13 @@ struct WorkMessage {
   static void Fields(auto& self, auto&& visit) { visit(self.groups, self.scores); }
 };
 
+/// What the rank has not finished comes back as aborted, with the tokens that there are.
+struct AbortMessage {
+  static constexpr MessageType kType = MessageType::kAbort;
+  std::string message;
+  static void Fields(auto& self, auto&& visit) { visit(self.message); }
+};
+
 struct CollectReply {
   static constexpr MessageType kType = MessageType::kCollectReply;
   uint64_t request = 0;
@@ -189,10 +203,11 @@ struct RankLostMessage {
 
 // From the trainer to the coordinator, and from it to all, the trainer included.
 
-/// The job ends well; the trajectory file is complete when the trainer receives it.
+/// The job ends in good order; the trajectory file is complete when the trainer receives it.
 struct FinishMessage {
   static constexpr MessageType kType = MessageType::kFinish;
-  static void Fields(auto&, auto&& visit) { visit(); }
+  std::string stopped;  // why it ends early; empty: all is done
+  static void Fields(auto& self, auto&& visit) { visit(self.stopped); }
 };
 
 /// The job ends badly: who receives it exits with a non-zero status. From a worker: this rank does.
@@ -206,7 +221,7 @@ using JobMessage =
     std::variant<BeatMessage, ReadyMessage, PullMessage, ResultsMessage, SubmitMessage,
                  CollectMessage, ScoreMessage, StatsMessage, LeaveBehindMessage, StartMessage,
                  WorkMessage, CollectReply, ScoreReply, StatsReply, RankLostMessage, FinishMessage,
-                 FailMessage>;
+                 FailMessage, StopMessage, AbortMessage>;
 
 /// About how many bytes `trajectory` takes in a message.
 size_t WireBytes(const Trajectory& trajectory);

@@ -45,6 +45,7 @@ RolloutRank::RolloutRank(Communicator& communicator, const Roles& roles, Rollout
   o.heartbeat = options_.heartbeat;
   o.silence = options_.silence;
   o.startup = options_.startup;
+  o.stop_grace = options_.stop_grace;
   CoordinatorSeams s;
   s.send = [this](int rank, JobMessage message) { Send(rank, message); };
   s.live_version = [this] { return target_.version(); };
@@ -55,7 +56,7 @@ RolloutRank::RolloutRank(Communicator& communicator, const Roles& roles, Rollout
 
 RolloutRank::~RolloutRank() = default;
 
-void RolloutRank::Run() {
+std::string RolloutRank::Run() {
   Send(workers_.front(), options_.ready);
   Backoff backoff;
   while (!finished_) {
@@ -64,6 +65,7 @@ void RolloutRank::Run() {
     else
       backoff.Wait();
   }
+  return stopped_;
 }
 
 bool RolloutRank::Round(bool in_service) {
@@ -94,7 +96,16 @@ bool RolloutRank::Round(bool in_service) {
     Beat();
   }
   if (seams_.check) seams_.check();
+  if (seams_.stop && !asked_to_stop_) AskToStop();
   return busy;
+}
+
+void RolloutRank::AskToStop() {
+  const std::string why = seams_.stop();
+  if (why.empty()) return;
+  if (!started_) throw Error(why);  // nothing has been handed out
+  asked_to_stop_ = true;
+  Send(workers_.front(), StopMessage{why});
 }
 
 void RolloutRank::Dispatch(Message message) {
@@ -110,7 +121,8 @@ void RolloutRank::Dispatch(Message message) {
                          static_cast<int>(TypeOf(message.bytes)), " from rank ", source));
     return;
   }
-  if (std::holds_alternative<WorkMessage>(*job) || std::holds_alternative<StartMessage>(*job)) {
+  if (std::holds_alternative<WorkMessage>(*job) || std::holds_alternative<StartMessage>(*job) ||
+      std::holds_alternative<AbortMessage>(*job)) {
     HandleAsWorker(std::move(*job));
   } else if (coordinator_ == nullptr) {
     HandleAsWorker(std::move(*job));
@@ -133,8 +145,11 @@ void RolloutRank::HandleAsWorker(JobMessage message) {
     for (ScoreWork& score : work->scores) worker_.SubmitScore(std::move(score));
   } else if (std::holds_alternative<StartMessage>(message)) {
     started_ = true;
-  } else if (std::holds_alternative<FinishMessage>(message)) {
+  } else if (const auto* abort = std::get_if<AbortMessage>(&message)) {
+    worker_.AbortAll(abort->message);
+  } else if (const auto* finish = std::get_if<FinishMessage>(&message)) {
     finished_ = true;
+    stopped_ = finish->stopped;
   } else if (const auto* fail = std::get_if<FailMessage>(&message)) {
     throw Error(fail->message);
   } else {
@@ -144,10 +159,11 @@ void RolloutRank::HandleAsWorker(JobMessage message) {
 }
 
 void RolloutRank::FinishJob() {
-  if (seams_.close) seams_.close();
+  stopped_ = coordinator_->stop_reason();
+  if (seams_.close) seams_.close(stopped_);
   for (int rank : workers_)
-    if (rank != rank_) Send(rank, FinishMessage{});
-  if (trainer_ >= 0) Send(trainer_, FinishMessage{});
+    if (rank != rank_) Send(rank, FinishMessage{stopped_});
+  if (trainer_ >= 0) Send(trainer_, FinishMessage{stopped_});
   communicator_.Flush(Clock::now() + kFarewell);
   finished_ = true;
 }

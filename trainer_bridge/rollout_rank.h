@@ -22,8 +22,9 @@ struct RolloutRankOptions {
   int max_tries = 3;
   PolicyVersion max_policy_lag = 1;
   std::chrono::duration<double> heartbeat{5};
-  std::chrono::duration<double> silence{15};   // a peer unheard for so long is lost
-  std::chrono::duration<double> startup{600};  // for every rank to load its weights
+  std::chrono::duration<double> silence{15};    // a peer unheard for so long is lost
+  std::chrono::duration<double> startup{600};   // for every rank to load its weights
+  std::chrono::duration<double> stop_grace{5};  // CoordinatorOptions::stop_grace
 };
 
 /// What the rank needs of its process. All are called on the bridge thread; any may be null.
@@ -33,11 +34,15 @@ struct RolloutRankSeams {
   /// Every rank: how an update ended. On the coordinator it goes to the trajectory file.
   std::function<void(const SyncReport&)> on_update;
   /// Coordinator only, after the last append and before the ranks are told that the job is over.
-  std::function<void()> close;
+  /// `stopped`: why it ends early; empty: all is done.
+  std::function<void(const std::string& stopped)> close;
   /// A job without a trainer: called every round on the coordinator once all ranks are ready, to
   /// submit and to take. True = the job is done.
   std::function<bool(Coordinator&)> drive;
   std::function<void(const std::string&)> warn;
+  /// A job without a trainer: called every round on every rank; not empty, it says why the job is
+  /// to end early: what has been handed out comes back, finished or aborted, and reaches `append`.
+  std::function<std::string()> stop;
   /// Called every round; throws to end the job, e.g. because a signal has come.
   std::function<void()> check;
 };
@@ -51,9 +56,10 @@ class RolloutRank {
               RolloutRankSeams seams);
   ~RolloutRank();
 
-  /// Returns when the job has ended well. Throws what ended it otherwise: Error names the rank at
-  /// fault. The caller then tells the peers (TellOfFailure).
-  void Run();
+  /// Returns when the job has ended in good order: empty, or why it has ended early. Throws what
+  /// ended it otherwise: Error names the rank at fault. The caller then tells the peers
+  /// (TellOfFailure).
+  std::string Run();
 
  private:
   // One round of duties; true when a message came. `in_service`: the weight receiver is in the
@@ -61,6 +67,7 @@ class RolloutRank {
   bool Round(bool in_service);
   void Dispatch(Message message);
   void HandleAsWorker(JobMessage message);
+  void AskToStop();
   void FinishJob();
   void Send(int rank, const JobMessage& message);
   void SendResults();
@@ -78,8 +85,10 @@ class RolloutRank {
   const RolloutRankSeams seams_;
   std::unique_ptr<Coordinator> coordinator_;  // first rollout rank only
   WeightReceiver receiver_;
-  bool started_ = false;   // all ranks are ready
-  bool finished_ = false;  // the job has ended well
+  bool started_ = false;  // all ranks are ready
+  bool asked_to_stop_ = false;
+  bool finished_ = false;  // the job has ended in good order
+  std::string stopped_;    // why it has ended early
   int64_t hand_outs_ = 0;
   std::optional<PullMessage> pull_;  // the last one sent since the last hand-out
   const Clock::time_point start_;

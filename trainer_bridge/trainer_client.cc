@@ -259,7 +259,7 @@ std::vector<uint64_t> TrainerClient::SubmitInTurn(const Turn& turn,
     work.reference = prompt.reference;
     work.metadata = prompt.metadata;
     work.group_size = group_size;
-    work.sampling = sampling;
+    work.sampling = prompt.sampling.value_or(sampling);
     work.in_flight = prompt.in_flight;
     work.want_hidden = want_hidden;
     ids.push_back(work.group_id);

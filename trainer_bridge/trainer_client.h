@@ -34,6 +34,7 @@ struct PromptGroup {
   std::string reference;  // for the scorer
   std::string metadata;
   std::optional<InFlightPolicy> in_flight;
+  std::optional<SamplingParams> sampling;  // in the place of the batch's, seed included
 };
 
 struct Collected {

@@ -236,6 +236,8 @@ enum class MessageType : uint16_t {
   kRankLost = 114,
   kFinish = 115,
   kFail = 116,
+  kStop = 117,
+  kAbort = 118,
 };
 
 /// Throws Error when `bytes` is too short to be a message.

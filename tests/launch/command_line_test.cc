@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "kernels/check.h"
 #include "launch/command.h"
+#include "tests/testing/temporary_dir.h"
 
 namespace rollcast {
 namespace {
@@ -45,7 +48,7 @@ Command Sample(Options& o, std::function<int(const Config&)> run) {
                       ForKey("--top-k", "sampling.top_k"), ForKey("--model", "model.path"),
                       ForKey("--overwrite", "rollout.overwrite")},
           .takes_config = true,
-          .needs = {"model.path"},
+          .needs = {{"model.path"}},
           .run = std::move(run)};
 }
 
@@ -170,6 +173,10 @@ TEST(CommandLine, FlagsOfKeysAreCheckedLikeTheFile) {
       RunWith({command}, {"sample", "--input", "a", "--model", "m", "--temperature", "-0.5"});
   EXPECT_EQ(r.status, 1);
   EXPECT_EQ(r.err,
+            "rollcast: --temperature: sampling.temperature: expected a number of at least 0, got "
+            "-0.5\n");
+  r = RunWith({command}, {"sample", "--input", "a", "--set", "sampling.temperature=-0.5"});
+  EXPECT_EQ(r.err,
             "rollcast: --set: sampling.temperature: expected a number of at least 0, got -0.5\n");
   r = RunWith({command}, {"sample", "--input", "a"});
   EXPECT_EQ(r.status, 1);
@@ -182,12 +189,49 @@ TEST(CommandLine, FlagsOfKeysAreCheckedLikeTheFile) {
             "rollcast: no/such.toml: cannot read the configuration: No such file or directory\n");
 }
 
+TEST(CommandLine, AnOptionOfItsOwnWinsOverSetAndSetOverTheFile) {
+  Options o;
+  Config seen;
+  const Command command = Sample(o, [&](const Config& c) {
+    seen = c;
+    return 0;
+  });
+  const testing::TemporaryDir folder;
+  const std::string file = (folder.path() / "c.toml").string();
+  std::ofstream(file) << "[sampling]\ntop_k = 1\ntemperature = 0.1\nmin_p = 0.1\n";
+  const Result r =
+      RunWith({command}, {"sample", "--input", "a", "--model", "m", "--top-k", "4", "--top-k", "5",
+                          "--set", "sampling.top_k=2", "--set", "sampling.temperature=0.2", "--set",
+                          "sampling.temperature=0.3", "-c", file.c_str()});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(seen.sampling.top_k, 5);
+  EXPECT_EQ(seen.sampling.temperature, 0.3f);
+  EXPECT_EQ(seen.sampling.min_p, 0.1f);
+  const Result help = RunWith({command}, {"sample", "--help"});
+  EXPECT_NE(help.out.find("An option of its own wins over --set"), std::string::npos) << help.out;
+}
+
+TEST(CommandLine, AKeyThatMayBeEmptyMustBeGivenAllTheSame) {
+  Options o;
+  int runs = 0;
+  Command command = Sample(o, [&](const Config& c) {
+    EXPECT_EQ(c.rollout.output, "");
+    return ++runs, 0;
+  });
+  command.needs = {{"rollout.output", /*may_be_empty=*/true}};
+  EXPECT_EQ(RunWith({command}, {"sample", "--input", "a"}).err,
+            "rollcast: sample: rollout.output is not set: give it in the configuration file, with "
+            "--set rollout.output=...; an empty text stands for none\n");
+  EXPECT_EQ(RunWith({command}, {"sample", "--input", "a", "--set", "rollout.output="}).status, 0);
+  EXPECT_EQ(runs, 1);
+}
+
 TEST(CommandLine, PrintsConfigurationWithoutRunning) {
   Options o;
   const Command command = Sample(o, [](const Config&) { return 5; });
   Result r = RunWith({command}, {"sample", "--input", "a", "--print-config", "--top-k", "3"});
   EXPECT_EQ(r.status, 0);
-  const std::vector<std::string> sets = {"sampling.top_k=3"};
+  const std::vector<Setting> sets = {"sampling.top_k=3"};
   EXPECT_EQ(r.out, ToToml(ParseConfig("", "job.toml", sets)));
   r = RunWith({command}, {"sample", "--input", "a", "--help-config"});
   EXPECT_EQ(r.status, 0);

@@ -11,7 +11,7 @@ namespace rollcast {
 namespace {
 
 /// The message of the Error that reading `text` throws; empty when it throws none.
-std::string Fault(std::string_view text, std::vector<std::string> sets = {}) {
+std::string Fault(std::string_view text, std::vector<Setting> sets = {}) {
   try {
     ParseConfig(text, "job.toml", sets);
   } catch (const Error& e) {
@@ -56,14 +56,14 @@ TEST(Config, EmptyTextGivesTheDefaults) {
 }
 
 TEST(Config, ResolvedTomlReadsBackToTheSame) {
-  const std::vector<std::string> sets = {"sampling.top_p=0.1",
-                                         "sampling.temperature=3.4e-7",
-                                         "trainer.learning_rate=1e-05",
-                                         "rollout.prompts=a \"quoted\" \\ name\twith\x01",
-                                         "sampling.stop_ids=[3, 4]",
-                                         "sampling.stop_strings=[\"\\n\", \"é\"]",
-                                         "trainer.clip=3",
-                                         "rollout.seed=123456789012"};
+  const std::vector<Setting> sets = {"sampling.top_p=0.1",
+                                     "sampling.temperature=3.4e-7",
+                                     "trainer.learning_rate=1e-05",
+                                     "rollout.prompts=a \"quoted\" \\ name\twith\x01",
+                                     "sampling.stop_ids=[3, 4]",
+                                     "sampling.stop_strings=[\"\\n\", \"é\"]",
+                                     "trainer.clip=3",
+                                     "rollout.seed=123456789012"};
   const Config c = ParseConfig("", "job.toml", sets);
   EXPECT_EQ(c.rollout.prompts, "a \"quoted\" \\ name\twith\x01");
   const std::string text = ToToml(c);
@@ -152,9 +152,8 @@ TEST(Config, RefusesFieldsThatContradictEachOther) {
 }
 
 TEST(Config, SetOverridesTheFileInOrder) {
-  const std::vector<std::string> sets = {"engine.max_running=5", "engine.max_running = 6",
-                                         "sync.mode=in_place", "model.path=\"x=y\"",
-                                         "rollout.output="};
+  const std::vector<Setting> sets = {"engine.max_running=5", "engine.max_running = 6",
+                                     "sync.mode=in_place", "model.path=\"x=y\"", "rollout.output="};
   const Config c = ParseConfig("[engine]\nmax_running = 4\n", "job.toml", sets);
   EXPECT_EQ(c.engine.max_running, 6);
   EXPECT_EQ(c.sync.mode, "in_place");
@@ -168,9 +167,12 @@ TEST(Config, SetNamesWhatIsWrongWithIt) {
   EXPECT_EQ(Fault("", {"engine.max_runnin=1"}),
             "--set engine.max_runnin=1: unknown key engine.max_runnin; did you mean "
             "engine.max_running?");
-  EXPECT_EQ(Fault("", {"engine.max_running=many"}).substr(0, 44),
-            "--set engine.max_running: \"many\" is not a va");
-  EXPECT_EQ(Fault("", {"engine.max_running=1\nx=2"}).substr(0, 25), "--set engine.max_running:");
+  EXPECT_EQ(Fault("", {"engine.max_running=many"}),
+            "--set: engine.max_running: expected an integer from 1 to 65536, got many, which is no "
+            "TOML value (1, 0.5, true, \"text\", [1, 2])");
+  EXPECT_EQ(Fault("", {"sampling.stop_strings=foo"}).substr(0, 72),
+            "--set: sampling.stop_strings: expected an array of strings, got foo, whi");
+  EXPECT_EQ(Fault("", {"engine.max_running=1\nx=2"}).substr(0, 26), "--set: engine.max_running:");
   EXPECT_EQ(Fault("", {"engine.max_running=0"}),
             "--set: engine.max_running: expected an integer from 1 to 65536, got 0");
 }
@@ -178,7 +180,7 @@ TEST(Config, SetNamesWhatIsWrongWithIt) {
 TEST(Config, SharedSettingsAreWhatRanksMustAgreeOn) {
   const std::string base = SharedSettings(Config());
   auto shared = [](const char* set) {
-    const std::vector<std::string> sets = {set};
+    const std::vector<Setting> sets = {set};
     return SharedSettings(ParseConfig("", "job.toml", sets));
   };
   EXPECT_EQ(base, SharedSettings(ParseConfig("", "other.toml")));

@@ -132,17 +132,53 @@ TEST_F(ToyJob, GenerateMakesOneCompletionAPromptUnlessToldOtherwise) {
 TEST_F(ToyJob, BadPromptsAreRefusedByLine) {
   const std::string good = "{\"id\": \"a\", \"tokens\": [5]}\n";
   ExpectRefused(Generate(Path("none.jsonl")), "none.jsonl");
-  ExpectRefused(Generate(Write("p.jsonl", good + "{\"id\": \n")), "p.jsonl:2: ");
+  ExpectRefused(Generate(Write("p.jsonl", good + "{\"id\": \n")),
+                "p.jsonl:2:7: not valid JSON: the text ends before the value does");
+  ExpectRefused(Generate(Write("p.jsonl", good + "{\"promt\": \"x\"}\n")),
+                "p.jsonl:2: unknown key \"promt\"");
   ExpectRefused(Generate(Write("p.jsonl", good + "{\"id\": \"b\", \"tokens\": []}\n")),
                 "p.jsonl:2: ");
   ExpectRefused(Generate(Write("p.jsonl", "{\"id\": \"b\", \"tokens\": [320]}\n")), "320");
   ExpectRefused(Generate(Write("p.jsonl", "{\"id\": \"b\", \"tokens\": [-1]}\n")), "-1");
 }
 
+TEST_F(ToyJob, AnEmptyOutputIsNoFile) {
+  const std::string prompts = Write("p.jsonl", "{\"id\": \"a\", \"tokens\": [5]}\n");
+  const CommandResult r = Generate(prompts, {"-o", "", "--show", "1"});
+  EXPECT_EQ(r.status, 0) << r.out;
+  EXPECT_NE(r.out.find("\na: "), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("no file: rollout.output is empty"), std::string::npos) << r.out;
+  EXPECT_FALSE(fs::exists(Path("out.h5")));
+}
+
+TEST_F(ToyJob, MetricsGoToAFolderThatIsMadeAtTheStart) {
+  const std::string prompts = Write("p.jsonl", "{\"id\": \"a\", \"tokens\": [5]}\n");
+  ExpectRefused(Generate(prompts, {"--set", "metrics.file=" + prompts + "/m.prom"}),
+                "p.jsonl/m.prom: cannot be created");
+  const CommandResult r =
+      Generate(prompts, {"--set", "metrics.file=" + Path("new") + "/deep/m{rank}.prom"});
+  EXPECT_EQ(r.status, 0) << r.out;
+  EXPECT_TRUE(fs::exists(dir_.path() / "new" / "deep" / "m0.prom"));
+}
+
+TEST_F(ToyJob, TextWithoutATokenizerIsOneErrorAtTheStart) {
+  fs::remove(dir_.path() / "toy" / "tokenizer.json");
+  const std::string ids = "{\"id\": \"a\", \"tokens\": [5]}\n";
+  const std::string text = "{\"id\": \"b\", \"text\": \"x\"}\n{\"id\": \"c\", \"text\": \"y\"}\n";
+  ExpectRefused(Generate(Write("p.jsonl", ids + text)), "p.jsonl:2: \"text\" needs a tokenizer");
+  ExpectRefused(Generate(Write("p.jsonl", ids), {"--set", "sampling.stop_strings=[\"x\"]"}),
+                "sampling.stop_strings need a tokenizer");
+  EXPECT_EQ(Generate(Write("p.jsonl", ids)).status, 0);
+}
+
 TEST_F(ToyJob, BadSettingsAreRefusedByKey) {
   const std::string prompts = Write("p.jsonl", "{\"id\": \"a\", \"tokens\": [5]}\n");
   ExpectRefused(Generate(prompts, {"--max-tokens", "0"}), "sampling.max_tokens");
   ExpectRefused(Generate(prompts, {"--temperature", "-1"}), "sampling.temperature");
+  ExpectRefused(Generate(prompts, {"--set", "sampling.stop_ids=[5, 99999]"}),
+                "sampling.stop_ids has 99999; an id must be in [0, 320), the vocabulary");
+  ExpectRefused(Generate(prompts, {"--set", "sampling.stop_strings=[\"\"]"}),
+                "--set: sampling.stop_strings has an empty text");
   ExpectRefused(Generate(prompts, {"--set", "engine.max_runing=4"}),
                 "did you mean engine.max_running?");
   ExpectRefused(Generate(prompts, {"--model", Path("no-model")}), "no-model");

@@ -200,8 +200,13 @@ TEST_F(InspectTest, FilterThatIsNotUnderstoodIsQuoted) {
   EXPECT_EQ(failure("rank=1.5"), "filter \"rank=1.5\": expected a whole number, found \"1.5\"");
   EXPECT_EQ(failure("rank="), "filter \"rank=\": expected a whole number, found \"\"");
   EXPECT_EQ(failure("outcome>completed"),
-            "filter \"outcome>completed\": outcome has no order; use = or !=");
-  EXPECT_EQ(failure("rank~1"), "filter \"rank~1\": ~ is for texts, rank is none");
+            "filter \"outcome>completed\": outcome is one of a few names: use = or !=");
+  EXPECT_EQ(failure("outcome ~ comp"),
+            "filter \"outcome ~ comp\": outcome is one of a few names: use = or !=");
+  EXPECT_EQ(failure("text<a"), "filter \"text<a\": text is a text: use =, != or ~");
+  EXPECT_EQ(failure("mixed_kv>false"),
+            "filter \"mixed_kv>false\": mixed_kv is true or false: use = or !=");
+  EXPECT_EQ(failure("rank~1"), "filter \"rank~1\": rank is a number: use =, !=, <, <=, > or >=");
   EXPECT_EQ(failure("mixed_kv=yes"),
             "filter \"mixed_kv=yes\": expected true or false, found \"yes\"");
   EXPECT_NE(failure("outcome=done").find("expected completed, aborted"), std::string::npos);
@@ -220,8 +225,21 @@ TEST_F(InspectTest, AnEmptyUnclosedRunIsSummarised) {
   const std::string text = Run();
   EXPECT_NE(text.find("0 trajectories, begun by"), std::string::npos);
   EXPECT_NE(text.find("has not closed the file"), std::string::npos);
-  EXPECT_NE(text.find("reward: none"), std::string::npos);
+  EXPECT_NE(text.find("\nno trajectories\n"), std::string::npos);
+  EXPECT_EQ(text.find("reward"), std::string::npos);
   EXPECT_NE(text.find("no weight updates"), std::string::npos);
+}
+
+TEST_F(InspectTest, AFilterThatNothingPassesSaysSo) {
+  WriteRun();
+  options_.filters = {"reward > 100"};
+  const std::string text = Run();
+  EXPECT_NE(text.find("shown: 0 of 20\n\nno trajectory passes\n"), std::string::npos) << text;
+  for (const char* part : {"nan", "reward", "outcomes", "policies", "none"})
+    EXPECT_EQ(text.find(part), std::string::npos) << part << "\n" << text;
+  EXPECT_NE(text.find("weight updates: 1 committed"), std::string::npos) << text;
+  options_.jsonl = true;
+  EXPECT_EQ(Run(), "");
 }
 
 TEST_F(InspectTest, AFileThatIsNotOursIsRefused) {

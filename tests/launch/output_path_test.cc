@@ -45,6 +45,8 @@ TEST(PrepareOutput, RefusesTheInputWhateverItsName) {
 TEST(PrepareOutput, RefusesAFolderAndAFileAsFolder) {
   const testing::TemporaryDir dir;
   EXPECT_THROW(PrepareOutput(dir.path(), true), Error);
+  testing::ExpectError([&] { PrepareOutput(dir.path() / "new" / "", true); }, {"is a folder"});
+  EXPECT_FALSE(std::filesystem::exists(dir.path() / "new"));
   std::ofstream(dir.path() / "file") << "x";
   EXPECT_THROW(PrepareOutput(dir.path() / "file" / "out.h5", true), Error);
 }

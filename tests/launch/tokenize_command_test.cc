@@ -73,11 +73,12 @@ TEST_F(TokenizeCommandTest, AddsSpecialTokensOnRequest) {
 
 TEST_F(TokenizeCommandTest, NamesTheLineAndLeavesTheOutputAlone) {
   std::ofstream(folder_ / "out.jsonl") << "before";
-  ExpectRefused("{\"text\": \"a\"}\n\n{\"text\": \n", ":3: not valid JSON: ");
-  ExpectRefused("[1]\n", ":1: is array, expected an object");
+  ExpectRefused("{\"text\": \"a\"}\n\n{\"text\": \n",
+                ":3:9: not valid JSON: the text ends before the value does");
+  ExpectRefused("[1]\n", ":1: is an array, expected an object");
   ExpectRefused("{\"text\": \"a\"}\n{\"id\": 1}", ":2: has no \"text\"");
-  ExpectRefused("{\"text\": 1}", ":1: \"text\" is number, expected a string");
-  ExpectRefused("{\"text\": \"\xFF\"}", ":1: not valid JSON: ");
+  ExpectRefused("{\"text\": 1}", ":1: \"text\" is a number, expected a string");
+  ExpectRefused("{\"text\": \"\xFF\"}", ":1:11: not valid JSON: a byte that is no valid UTF-8");
   EXPECT_EQ(Output(), "before");
   EXPECT_EQ(Files(), 2u);
 }

@@ -27,7 +27,8 @@ std::string ReadError(const std::string& text, const PromptOptions& options = {}
 
 TEST(ReadPromptsTest, TextTokensAndIds) {
   const auto prompts = Read(
-      "{\"id\": \"a\", \"text\": \"Hi \\u00e9\", \"answer\": \"x\", \"level\": 2}\r\n"
+      "{\"id\": \"a\", \"text\": \"Hi \\u00e9\", \"answer\": \"x\", "
+      "\"metadata\": {\"level\": [2, null]}}\r\n"
       "\n"
       "{\"tokens\": [0, 7], \"answer\": 12}\n"
       "{\"id\": 9, \"text\": \"last, without a line feed\"}");
@@ -37,8 +38,8 @@ TEST(ReadPromptsTest, TextTokensAndIds) {
   EXPECT_TRUE(prompts[0].tokens.empty());
   EXPECT_FALSE(prompts[0].rendered);
   EXPECT_EQ(prompts[0].answer, "x");
-  EXPECT_EQ(prompts[0].metadata_json,
-            "{\"id\": \"a\", \"text\": \"Hi \\u00e9\", \"answer\": \"x\", \"level\": 2}");
+  EXPECT_EQ(prompts[0].metadata_json, "{\"level\":[2,null]}");
+  EXPECT_EQ(prompts[1].metadata_json, "");
   EXPECT_EQ(prompts[1].id, "3");  // the line it stands on
   EXPECT_EQ(prompts[1].tokens, (std::vector<int32_t>{0, 7}));
   EXPECT_EQ(prompts[1].answer, "12");
@@ -99,14 +100,78 @@ TEST(ReadPromptsTest, MalformedRowsNameFileAndLine) {
            R"({"id": [1], "text": "x"})",
            R"({"text": "x", "answer": [1]})",
            R"({"text": "x", "answer": true})",
+           R"({"text": "x", "sampling": 1})",
+           R"({"text": "x", "sampling": null})",
+           R"({"text": "x", "sampling": {"seed": -1}})",
            R"({"text": "\ud800"})",
            "{\"text\": \"\xff\"}",
            "{\"text\": \"a\xc3\"}",
            "{\"text\": \"\xed\xa0\x80\"}",
            "{\"text\": \"a\tb\"}",
        })
-    EXPECT_EQ(ReadError(good + "\n" + bad + "\n" + good).find("p.jsonl:3: "), 0u)
+    EXPECT_EQ(ReadError(good + "\n" + bad + "\n" + good).find("p.jsonl:3:"), 0u)
         << bad << " gave " << ReadError(good + "\n" + bad + "\n" + good);
+}
+
+TEST(ReadPromptsTest, UnknownAndDoubleKeysAreErrors) {
+  EXPECT_EQ(
+      ReadError("{\"text\": \"x\"}\n{\"txt\": \"y\"}\n"),
+      "p.jsonl:2: unknown key \"txt\"; did you mean \"text\"? (what is for a scorer alone goes "
+      "under \"metadata\")");
+  EXPECT_EQ(ReadError(R"({"text": "x", "difficulty": 3})"),
+            "p.jsonl:1: unknown key \"difficulty\"; there are id, text, tokens, messages, answer, "
+            "sampling, metadata (what is for a scorer alone goes under \"metadata\")");
+  EXPECT_EQ(ReadError(R"({"text": "x", "temperature": 0})"),
+            "p.jsonl:1: unknown key \"temperature\"; it goes under \"sampling\"");
+  EXPECT_EQ(ReadError(R"({"text": "x", "text": "y"})"),
+            "p.jsonl:1:20: an object names \"text\" twice");
+  EXPECT_EQ(ReadError("{\"text\": \"x\"}\n"
+                      R"({"text": "x", "metadata": {"a": 1, "a": 2}})"),
+            "p.jsonl:2:38: an object names \"a\" twice");
+}
+
+TEST(ReadPromptsTest, ARowOverridesSampling) {
+  PromptOptions options;
+  options.vocab_size = 50;
+  options.sampling.max_tokens = 8;
+  options.sampling.top_p = 0.5f;
+  options.sampling.seed = 11;
+  const auto prompts = Read(
+      "{\"text\": \"x\"}\n"
+      "{\"text\": \"y\", \"sampling\": {\"top_p\": 1, \"stop_ids\": [49], \"seed\": 3}}\n"
+      "{\"text\": \"z\", \"sampling\": {\"temperature\": 0}}\n",
+      options);
+  EXPECT_FALSE(prompts[0].sampling.has_value());
+  SamplingParams expected = options.sampling;
+  expected.top_p = 1;
+  expected.stop_ids = {49};
+  expected.seed = 3;
+  EXPECT_EQ(prompts[1].sampling, expected);
+  expected = options.sampling;
+  expected.temperature = 0;
+  EXPECT_EQ(prompts[2].sampling, expected) << "the run's seed stays";
+  EXPECT_EQ(ReadError("{\"text\": \"y\", \"sampling\": {\"stop_ids\": [50]}}", options),
+            "p.jsonl:1: sampling.stop_ids has 50; an id must be in [0, 50), the vocabulary");
+}
+
+TEST(ReadPromptsTest, WithoutATokenizerTheFirstTextIsNamed) {
+  PromptOptions options;
+  options.has_tokenizer = false;
+  EXPECT_EQ(Read(R"({"tokens": [1, 2]})", options)[0].tokens.size(), 2u);
+  EXPECT_EQ(ReadError("{\"tokens\": [1]}\n{\"text\": \"x\"}\n{\"text\": \"y\"}\n", options),
+            "p.jsonl:2: \"text\" needs a tokenizer, and the model's folder has none: give "
+            "\"tokens\", or name one with rollout.tokenizer");
+  EXPECT_EQ(ReadError(R"({"tokens": [1], "sampling": {"stop_strings": ["x"]}})", options),
+            "p.jsonl:1: sampling.stop_strings need a tokenizer, and the model's folder has none");
+}
+
+TEST(ReadPromptsTest, AScorerThatComparesNeedsAnAnswerInEveryRow) {
+  PromptOptions options;
+  options.needs_answer = true;
+  EXPECT_EQ(Read(R"({"text": "x", "answer": 0})", options)[0].answer, "0");
+  EXPECT_EQ(ReadError("{\"text\": \"x\", \"answer\": \"a\"}\n{\"text\": \"x\", \"answer\": null}",
+                      options),
+            "p.jsonl:2: there is no \"answer\", and the scorer compares with it");
 }
 
 TEST(ReadPromptsTest, TokensMustBeInTheVocabulary) {
@@ -132,9 +197,12 @@ TEST(ReadPromptsTest, NothingToRead) {
 
 TEST(ReadPromptsTest, LongLinesAndDeepNesting) {
   EXPECT_EQ(Read("{\"text\": \"" + std::string(8 << 20, 'x') + "\"}")[0].text.size(), 8u << 20);
-  const std::string deep = "{\"text\": \"x\", \"y\": " + std::string(100000, '[');
-  EXPECT_EQ(ReadError(deep).find("p.jsonl:1: "), 0u);
-  EXPECT_EQ(Read(deep + std::string(100000, ']') + "}")[0].text, "x");
+  const auto deep = [](size_t depth) {
+    return "{\"text\": \"x\", \"metadata\": " + std::string(depth, '[') + std::string(depth, ']') +
+           "}";
+  };
+  EXPECT_EQ(ReadError(deep(100000)), "p.jsonl:1:285: nested too deeply, more than 256 levels");
+  EXPECT_EQ(Read(deep(200))[0].text, "x");
 }
 
 std::vector<Prompt> Numbered(int count) {

@@ -240,6 +240,33 @@ TEST(RolloutWorkerTest, AnAbortReachesWhatWaitsForTheEngine) {
   EXPECT_EQ(std::get<Trajectory>(Await(worker, 1).at(0)).outcome, Outcome::kCompleted);
 }
 
+TEST(RolloutWorkerTest, AnAbortOfAllReachesEveryGroupAndNoScoreRequest) {
+  EngineConfig config = ToyEngineConfig();
+  config.max_queued = 2;
+  ToyEngine toy(config);
+  toy.engine->Pause(std::chrono::steady_clock::now() + std::chrono::hours(1));
+  RolloutWorker worker(*toy.engine, nullptr, nullptr, {});
+  for (uint64_t id = 1; id <= 3; ++id) worker.SubmitGroup(Work(id, 2));
+  worker.SubmitScore({.id = 7, .tokens = {5, 6, 7}, .want_logits = false});
+  worker.AbortAll("stopped by SIGINT");
+  toy.engine->Resume();
+  std::set<std::pair<uint64_t, int>> aborted;
+  for (const WorkerResult& result : Await(worker, 7)) {
+    if (const auto* score = std::get_if<ScoreResult>(&result)) {
+      EXPECT_EQ(score->error, "");
+      continue;
+    }
+    const Trajectory& t = std::get<Trajectory>(result);
+    EXPECT_EQ(t.outcome, Outcome::kAborted);
+    EXPECT_EQ(t.message, "stopped by SIGINT");
+    aborted.emplace(t.group_id, t.sample_index);
+  }
+  EXPECT_EQ(aborted.size(), 6u);
+  worker.SubmitGroup(Work(9, 1));
+  EXPECT_EQ(std::get<Trajectory>(Await(worker, 1).at(0)).outcome, Outcome::kCompleted)
+      << "what comes later is no part of it";
+}
+
 TEST(RolloutWorkerTest, AnAbortedGroupIsNeverScored) {
   ToyEngine toy(ToyEngineConfig());
   std::atomic<int> scored{0};

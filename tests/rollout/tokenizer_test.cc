@@ -236,7 +236,7 @@ TEST(TokenizerTest, NamesWhatItDoesNotUnderstand) {
        R"x(normalizer.pattern.Regex : "a(?~b|c)" has a group or an option that is not supported)x"},
       {R"({"normalizer": {"type": "Prepend"}})", R"(normalizer has no "prepend")"},
       {R"({"normalizer": {"type": "Prepend", "prepend": 7}})",
-       R"(normalizer.prepend is number, expected a string)"},
+       R"(normalizer.prepend is a number, expected a string)"},
       {R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "UnicodeScripts"}]}})",
        R"(pre_tokenizer.pretokenizers[0].type "UnicodeScripts" is not supported)"},
       {R"({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated",
@@ -263,7 +263,8 @@ TEST(TokenizerTest, NamesWhatItDoesNotUnderstand) {
       {R"({"model": {"type": "Unigram"}})", R"(model.type "Unigram" is not supported)"},
       {R"({"model": {"dropout": 0.1}})", "model.dropout is not 0"},
       {R"({"model": {"vocab": {"a": -1}}})", R"(model.vocab["a"] is -1, expected 0 to)"},
-      {R"({"model": {"vocab": {"a": 1e3}}})", R"(model.vocab["a"] is number, expected an integer)"},
+      {R"({"model": {"vocab": {"a": 1e3}}})",
+       R"(model.vocab["a"] is a number, expected an integer)"},
       {R"({"model": {"vocab": {"a": 99999999999}}})", R"(is 99999999999, expected 0 to)"},
       {R"({"model": {"merges": [["q", "no"]]}})",
        R"(model.merges[0] needs "no", which is not in the vocabulary)"},
@@ -292,7 +293,7 @@ TEST(TokenizerTest, NamesTheFile) {
   testing::ExpectError(load("/no/such/folder"), {"/no/such/folder: cannot be read"});
   testing::ExpectError(load(kData), {(kData / "tokenizer.json").string() + ": cannot be read"});
   const auto jsonl = kData / "gpt2" / "cases.jsonl";
-  testing::ExpectError(load(jsonl), {jsonl.string() + ": not valid JSON: "});
+  testing::ExpectError(load(jsonl), {jsonl.string() + ":2:1: not valid JSON: "});
 }
 
 TEST(TokenizerTest, UnknownTokenOutsideTheVocabularyIsAnErrorWhenItIsNeeded) {

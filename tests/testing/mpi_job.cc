@@ -92,11 +92,11 @@ void MpiJob::Signal(int signal) {
   if (!Ended()) kill(pid_, signal);
 }
 
-bool MpiJob::KillRank(int rank) {
+bool MpiJob::KillRank(int rank, int signal) {
   for (const auto& process : Processes(marker_))
     if (EnvironmentOf(process, "OMPI_COMM_WORLD_RANK") == std::to_string(rank) &&
         ReadAll(process / "comm") == "rollcast\n")
-      return kill(Pid(process), SIGKILL) == 0;
+      return kill(Pid(process), signal) == 0;
   return false;
 }
 

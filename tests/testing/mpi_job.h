@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -26,8 +27,8 @@ class MpiJob {
 
   /// To mpirun (or to the command, where it is another).
   void Signal(int signal);
-  /// SIGKILL to the process of MPI rank `rank`; false when it is not there.
-  bool KillRank(int rank);
+  /// A signal to the process of MPI rank `rank`; false when it is not there.
+  bool KillRank(int rank, int signal = SIGKILL);
   /// Processes of the job that run the program `name`.
   std::vector<pid_t> Find(const std::string& name) const;
   /// Polls `condition` until it holds; false when the job has ended or after `limit`.

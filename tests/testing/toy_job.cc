@@ -91,7 +91,7 @@ void ToyJob::RunWorker(int rank) {
       const std::lock_guard lock(mutex_);
       if (rank == 1) updates_.push_back(report);
     };
-    seams.close = [&] { closed_ = true; };
+    seams.close = [&](const std::string&) { closed_ = true; };
     seams.check = [&] {
       if (killed_[static_cast<size_t>(rank)]) throw Killed();
     };

@@ -112,7 +112,7 @@ def _plain(value: Any) -> Any:
     """For json: what it does not know of arrays and their elements."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"a prompt cannot hold a {type(value).__name__}")
+    raise TypeError(f"a prompt or a sampling parameter cannot be a {type(value).__name__}")
 
 
 def _rows(prompts: Iterable[Prompt]) -> bytes:
@@ -417,9 +417,9 @@ class Client:
     ) -> Draw:
         if group_size is not None and group_size < 1:
             raise RollcastError(f"group size {group_size}: must be at least 1")
-        lines = "\n".join(f"{key} = {_toml(value)}" for key, value in (sampling or {}).items())
+        over = json.dumps(dict(sampling or {}), default=_plain).encode()
         number = None if seed is None else ctypes.pointer(ctypes.c_uint64(seed))
-        return Draw(group_size or 0, lines.encode(), number, _text(in_flight), int(hidden))
+        return Draw(group_size or 0, over, number, _text(in_flight), int(hidden))
 
     def _known_names(self) -> frozenset:
         if self._known is None:

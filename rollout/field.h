@@ -1,6 +1,6 @@
-// The fields of a configuration as data. A config struct lists its fields once (ListFields in
-// launch/config.cc); reading, --set, --print-config, --help-config and the comparison of ranks all
-// walk that list.
+// The fields of a struct of settings as data. A struct lists its fields once (ListFields in
+// launch/config.cc, ListSampling in rollout/sampling_fields.h); reading from TOML and JSON, --set,
+// --print-config, --help-config and the comparison of ranks all walk that list.
 #pragma once
 
 #include <cstdint>
@@ -88,6 +88,10 @@ std::string ToToml(const FieldRef& value);
 std::string TomlString(std::string_view text);
 /// The shortest text that reads back to `value`, with a point or an exponent.
 std::string FloatText(double value);
+/// The nearest of `names`, or empty when more than a third of `wanted` would have to change.
+std::string Nearest(std::string_view wanted, const std::vector<std::string>& names);
+/// For behind "unknown key \"x\"": the nearest of `names`, or all of them.
+std::string Suggestion(std::string_view wanted, const std::vector<std::string>& names);
 /// Levenshtein distance in bytes.
 int EditDistance(std::string_view a, std::string_view b);
 
@@ -99,8 +103,8 @@ struct FieldValue {
   std::string text;  // for messages
 };
 
-/// Stores `value` in the field. Throws Error "<where>: <key>: expected ..., got ..." when it is of
-/// another type or out of the field's limits; the field is then unchanged.
-void Assign(const Field& field, const FieldValue& value, const std::string& where);
+/// Stores `value` in the field. Throws Error "<key>: expected ..., got ..." when it is of another
+/// type or out of the field's limits; the field is then unchanged.
+void Assign(const Field& field, const FieldValue& value);
 
 }  // namespace rollcast

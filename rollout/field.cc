@@ -1,4 +1,4 @@
-#include "launch/field.h"
+#include "rollout/field.h"
 
 #include <algorithm>
 #include <charconv>
@@ -70,11 +70,12 @@ const char* TypeName() {
   return "an integer";
 }
 
-[[noreturn]] void Refuse(const Field& field, const FieldValue& value, const std::string& where) {
-  throw Error(StrCat(where, ": ", field.key, ": expected ", Describe(field), ", got ", value.text));
+[[noreturn]] void Refuse(const Field& field, const FieldValue& value) {
+  throw Error(StrCat(field.key, ": expected ", Describe(field), ", got ", value.text));
 }
 
-/// The nearest of `names`, or empty when more than a third of `wanted` would have to change.
+}  // namespace
+
 std::string Nearest(std::string_view wanted, const std::vector<std::string>& names) {
   std::string best;
   int best_distance = std::clamp<int>(static_cast<int>(wanted.size()) / 3, 1, 3) + 1;
@@ -88,7 +89,13 @@ std::string Nearest(std::string_view wanted, const std::vector<std::string>& nam
   return best;
 }
 
-}  // namespace
+std::string Suggestion(std::string_view wanted, const std::vector<std::string>& names) {
+  if (const std::string near = Nearest(wanted, names); !near.empty())
+    return StrCat("; did you mean \"", near, "\"?");
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  return "; there are " + all;
+}
 
 const Field* FieldList::Find(std::string_view key) const {
   for (const Field& field : fields_)
@@ -207,46 +214,46 @@ int EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-void Assign(const Field& field, const FieldValue& value, const std::string& where) {
+void Assign(const Field& field, const FieldValue& value) {
   std::visit(
       [&](auto* target) {
         using T = std::remove_pointer_t<decltype(target)>;
         if constexpr (std::is_same_v<T, bool>) {
           const bool* given = std::get_if<bool>(&value.value);
-          if (!given) Refuse(field, value, where);
+          if (!given) Refuse(field, value);
           *target = *given;
         } else if constexpr (std::is_integral_v<T>) {
           const int64_t* given = std::get_if<int64_t>(&value.value);
           if (!given || !std::in_range<T>(*given) ||
               !Within(static_cast<double>(*given), field.limits))
-            Refuse(field, value, where);
+            Refuse(field, value);
           *target = static_cast<T>(*given);
         } else if constexpr (std::is_floating_point_v<T>) {
           const int64_t* integer = std::get_if<int64_t>(&value.value);
           const double* real = std::get_if<double>(&value.value);
-          if (!integer && !real) Refuse(field, value, where);
+          if (!integer && !real) Refuse(field, value);
           const T given = integer ? static_cast<T>(*integer) : static_cast<T>(*real);
-          if (!Within(given, field.limits)) Refuse(field, value, where);
+          if (!Within(given, field.limits)) Refuse(field, value);
           *target = given;
         } else if constexpr (std::is_same_v<T, std::string>) {
           const std::string* given = std::get_if<std::string>(&value.value);
           const auto& choices = field.limits.choices;
           if (!given || (!choices.empty() &&
                          std::find(choices.begin(), choices.end(), *given) == choices.end()))
-            Refuse(field, value, where);
+            Refuse(field, value);
           *target = *given;
         } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
           const auto* given = std::get_if<std::vector<std::string>>(&value.value);
           const auto* empty = std::get_if<std::vector<int64_t>>(&value.value);
-          if (!given && !(empty && empty->empty())) Refuse(field, value, where);
+          if (!given && !(empty && empty->empty())) Refuse(field, value);
           *target = given ? *given : std::vector<std::string>();
         } else {
           const auto* given = std::get_if<std::vector<int64_t>>(&value.value);
-          if (!given) Refuse(field, value, where);
+          if (!given) Refuse(field, value);
           for (const int64_t element : *given)
             if (!std::in_range<int32_t>(element) ||
                 !Within(static_cast<double>(element), field.limits))
-              Refuse(field, value, where);
+              Refuse(field, value);
           target->assign(given->begin(), given->end());
         }
       },
