@@ -42,7 +42,8 @@ std::vector<Prompt> PromptReader::Read(std::istream& in, const std::string& name
 
 std::vector<Prompt> PromptReader::Read(const std::filesystem::path& path,
                                        const SamplingParams& sampling) const {
-  return Explain(sampling, [&](const PromptOptions& options) { return ReadPrompts(path, options); });
+  return Explain(sampling,
+                 [&](const PromptOptions& options) { return ReadPrompts(path, options); });
 }
 
 std::vector<Prompt> LoadPrompts(const Config& config, int vocab_size) {

@@ -62,7 +62,7 @@ extern "C" int rollcast_trainer_open(const char* config, const char* const* sett
                                      int32_t num_settings, rollcast_trainer** trainer) {
   return rollcast::CallFromC([&] {
     if (trainer == nullptr) throw rollcast::Error("trainer is NULL");
-    std::vector<Setting> sets;
+    std::vector<rollcast::Setting> sets;
     for (int32_t i = 0; i < num_settings; ++i) sets.emplace_back(std::string(settings[i]));
     *trainer = new rollcast_trainer(
         rollcast::MakeSetup(rollcast::LoadConfig(config != nullptr ? config : "", sets)));

@@ -75,8 +75,7 @@ Draw ToDraw(rollcast_trainer& trainer, const char* prompts, const rollcast_draw*
   result.prompts = setup.read_prompts(&Given(prompts, "prompts"), result.sampling);
   ++trainer.submissions;
   if (draw.in_flight != nullptr)
-    for (PromptGroup& group : result.prompts)
-      group.in_flight = ParseInFlightPolicy(draw.in_flight);
+    for (PromptGroup& group : result.prompts) group.in_flight = ParseInFlightPolicy(draw.in_flight);
   result.group_size = draw.group_size != 0 ? draw.group_size : setup.group_size;
   result.want_hidden = draw.want_hidden != 0;
   return result;

@@ -27,8 +27,8 @@ struct TrainerSetup {
   uint64_t seed = 0;
   std::string config_json;  // {table: {key: value}}
   SamplingParams sampling;  // what completions are drawn by, unless the caller says otherwise
-  /// Rows of a prompt file, sampled by `sampling` where they do not say otherwise. Throws Error with
-  /// the row's number.
+  /// Rows of a prompt file, sampled by `sampling` where they do not say otherwise. Throws Error
+  /// with the row's number.
   std::function<std::vector<PromptGroup>(const std::string& rows, const SamplingParams& sampling)>
       read_prompts;
 };

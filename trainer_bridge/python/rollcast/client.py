@@ -19,7 +19,8 @@ from . import tensors as tensor_rules
 from ._library import Draw, Library, Result, RollcastError, Tensor, Update
 from .trajectory import Array, Batch, check_arrays, read_batch, to_torch
 
-#: A text; token ids; or a row as in a prompt file: {"text" | "tokens" | "messages", "id", "answer", ...}.
+#: A text; token ids; or a row as in a prompt file: {"text" | "tokens" | "messages", "id", "answer",
+#: "sampling", "metadata"}.
 Prompt = Union[str, Sequence[int], np.ndarray, Mapping[str, Any]]
 Tensors = Union[Mapping[str, Any], Iterable[Tuple[str, Any]]]
 
@@ -201,7 +202,8 @@ class Client:
 
         `group_size` defaults to rollout.group_size, and `sampling` ({"temperature": 1.0,
         "max_tokens": 256, ...}) is over [sampling] of the configuration. Without a `seed` it is a
-        function of rollout.seed and of how many submissions came before. `in_flight` ("keep",
+        function of rollout.seed and of how many submissions came before. What a prompt's own
+        "sampling" says goes before both. `in_flight` ("keep",
         "recompute", "drain", "abort") overrides what updates do to these completions; `hidden` keeps
         the last hidden states. Every completion has exactly one outcome: see `Batch.completed`.
         Nothing else may be pending. Raises RollcastError after `timeout` seconds.
