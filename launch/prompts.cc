@@ -1,38 +1,30 @@
 #include "launch/prompts.h"
 
-#include <filesystem>
-
 #include "launch/rollout_process.h"
 
 namespace rollcast {
 
-PromptReader::PromptReader(const Config& config, int vocab_size) : sampling_(config.sampling) {
-  if (const std::string fault = Validate(config.sampling, vocab_size); !fault.empty())
-    throw Error(StrCat("sampling.", fault));
+PromptReader::PromptReader(const Config& config, int vocab_size) {
   std::filesystem::path folder =
       config.rollout.tokenizer.empty() ? config.model.path : config.rollout.tokenizer;
-  // A trainer of the user's need not have the model where the ranks have it.
-  options_.has_tokenizer = !std::filesystem::exists(folder) || HasTokenizer(config);
-  if (!options_.has_tokenizer && !config.sampling.stop_strings.empty())
-    throw Error(StrCat("sampling.stop_strings need a tokenizer, and ", config.model.path,
-                       " has none; name one with rollout.tokenizer"));
-  options_.needs_answer = config.scorer.kind == "exact" || config.scorer.kind == "numeric";
-  options_.vocab_size = vocab_size;
-  sampling_.seed = config.rollout.seed;
   if (!std::filesystem::is_directory(folder)) folder = folder.parent_path();
   try {
     chat_ = ChatTemplate::Load(folder);
   } catch (const Error& e) {
     why_no_chat_ = e.what();  // of no interest unless a prompt has messages
   }
+  options_.vocab_size = vocab_size;
+  // A trainer of one's own may be where the model is not; its ranks then judge.
+  options_.has_tokenizer = HasTokenizer(config) || !std::filesystem::exists(config.model.path);
+  options_.needs_answer = config.scorer.kind == "exact" || config.scorer.kind == "numeric";
 }
 
 std::vector<Prompt> PromptReader::Explain(
     const SamplingParams& sampling,
     const std::function<std::vector<Prompt>(const PromptOptions&)>& read) const {
   PromptOptions options = options_;
-  options.sampling = sampling;
   options.chat_template = chat_.has_value() ? &*chat_ : nullptr;
+  options.sampling = sampling;
   try {
     return read(options);
   } catch (const Error& e) {
@@ -48,13 +40,21 @@ std::vector<Prompt> PromptReader::Read(std::istream& in, const std::string& name
                  [&](const PromptOptions& options) { return ReadPrompts(in, name, options); });
 }
 
-std::vector<Prompt> PromptReader::Read(const std::filesystem::path& path) const {
-  return Explain(sampling_,
+std::vector<Prompt> PromptReader::Read(const std::filesystem::path& path,
+                                       const SamplingParams& sampling) const {
+  return Explain(sampling,
                  [&](const PromptOptions& options) { return ReadPrompts(path, options); });
 }
 
 std::vector<Prompt> LoadPrompts(const Config& config, int vocab_size) {
-  return PromptReader(config, vocab_size).Read(config.rollout.prompts);
+  if (const std::string fault = Validate(config.sampling, vocab_size); !fault.empty())
+    throw Error(StrCat("sampling.", fault));
+  if (!HasTokenizer(config) && !config.sampling.stop_strings.empty())
+    throw Error(StrCat("sampling.stop_strings need a tokenizer, and ", config.model.path,
+                       " has none; name one with rollout.tokenizer"));
+  SamplingParams sampling = config.sampling;
+  sampling.seed = config.rollout.seed;
+  return PromptReader(config, vocab_size).Read(config.rollout.prompts, sampling);
 }
 
 PromptGroup ToGroup(const Prompt& prompt, const RolloutSettings& settings) {

@@ -19,15 +19,15 @@ namespace rollcast {
 class PromptReader {
  public:
   /// `vocab_size` > 0: token ids must be below. Without a template it can still read all rows that
-  /// have no messages. Throws Error when [sampling] does not suit such a model.
+  /// have no messages.
   PromptReader(const Config& config, int vocab_size);
 
-  /// `sampling`: of rows that have none of their own, and of what a row's own leaves open. Throws
-  /// Error with `name` and line.
+  /// Rows that do not say otherwise are sampled by `sampling`, its seed included. Throws Error with
+  /// `name` and line.
   std::vector<Prompt> Read(std::istream& in, const std::string& name,
                            const SamplingParams& sampling) const;
-  /// The same from a file, with the configuration's sampling and the run's seed.
-  std::vector<Prompt> Read(const std::filesystem::path& path) const;
+  /// The same from a file.
+  std::vector<Prompt> Read(const std::filesystem::path& path, const SamplingParams& sampling) const;
 
  private:
   // Adds to an error about messages why there is no template.
@@ -35,14 +35,14 @@ class PromptReader {
       const SamplingParams& sampling,
       const std::function<std::vector<Prompt>(const PromptOptions&)>& read) const;
 
-  PromptOptions options_;
-  SamplingParams sampling_;
   std::optional<ChatTemplate> chat_;
   std::string why_no_chat_;
+  PromptOptions options_;  // but for the template and the sampling
 };
 
-/// Reads rollout.prompts. Throws Error with file and line, or for [sampling] itself when it does
-/// not suit a model of `vocab_size` tokens.
+/// Reads rollout.prompts. The run's seed is that of rows whose sampling names none. Throws Error
+/// with file and line, or for [sampling] itself when it does not suit a model of `vocab_size`
+/// tokens.
 std::vector<Prompt> LoadPrompts(const Config& config, int vocab_size);
 
 /// What is submitted for `prompt`.

@@ -44,6 +44,7 @@ TrainerSetup MakeSetup(const Config& config, const std::string& device) {
   setup.update = UpdateDefaults(config.sync);
   setup.group_size = config.rollout.group_size;
   setup.seed = config.rollout.seed;
+  setup.sampling = config.sampling;
   setup.config_json = ToJson(config);
   const auto reader = std::make_shared<PromptReader>(config, /*vocab_size=*/0);
   setup.read_prompts = [reader, settings = config.rollout](const std::string& rows,
@@ -53,9 +54,6 @@ TrainerSetup MakeSetup(const Config& config, const std::string& device) {
     for (const Prompt& prompt : reader->Read(in, "prompts", sampling))
       groups.push_back(ToGroup(prompt, settings));
     return groups;
-  };
-  setup.read_sampling = [config](const std::string& lines) {
-    return ParseConfig("[sampling]\n" + lines, "sampling", {}, config).sampling;
   };
   return setup;
 }
@@ -69,7 +67,8 @@ extern "C" int rollcast_trainer_open(const char* config, const char* const* sett
                                      rollcast_trainer** trainer) {
   return rollcast::CallFromC([&] {
     if (trainer == nullptr) throw rollcast::Error("trainer is NULL");
-    const std::vector<std::string> sets(settings, settings + num_settings);
+    std::vector<rollcast::Setting> sets;
+    for (int32_t i = 0; i < num_settings; ++i) sets.emplace_back(std::string(settings[i]));
     *trainer = new rollcast_trainer(
         rollcast::MakeSetup(rollcast::LoadConfig(config != nullptr ? config : "", sets),
                             device != nullptr ? device : "cpu"));

@@ -8,6 +8,7 @@
 
 #include "engine/sampling.h"
 #include "kernels/check.h"
+#include "rollout/sampling_fields.h"
 #include "trainer_bridge/trainer_handle.h"
 #include "trainer_bridge/trainer_result.h"
 
@@ -66,15 +67,16 @@ Draw ToDraw(rollcast_trainer& trainer, const char* prompts, const rollcast_draw*
   const TrainerSetup& setup = trainer.session.setup();
   const rollcast_draw draw = given != nullptr ? *given : rollcast_draw{};
   Draw result;
-  result.group_size = draw.group_size != 0 ? draw.group_size : setup.group_size;
-  result.sampling = setup.read_sampling(draw.sampling != nullptr ? draw.sampling : "");
   // A prompt that comes again is to be answered with other draws.
-  const uint64_t submission = trainer.submissions++;
-  result.sampling.seed =
-      draw.seed != nullptr ? *draw.seed : CompletionSeed(setup.seed, /*prompt_id=*/0, submission);
+  result.sampling = setup.sampling;
+  result.sampling.seed = CompletionSeed(setup.seed, /*prompt_id=*/0, trainer.submissions);
+  if (draw.sampling != nullptr) OverrideSampling(draw.sampling, /*vocab_size=*/0, result.sampling);
+  if (draw.seed != nullptr) result.sampling.seed = *draw.seed;
   result.prompts = setup.read_prompts(&Given(prompts, "prompts"), result.sampling);
+  ++trainer.submissions;
   if (draw.in_flight != nullptr)
     for (PromptGroup& group : result.prompts) group.in_flight = ParseInFlightPolicy(draw.in_flight);
+  result.group_size = draw.group_size != 0 ? draw.group_size : setup.group_size;
   result.want_hidden = draw.want_hidden != 0;
   return result;
 }

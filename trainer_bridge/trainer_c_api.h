@@ -100,8 +100,8 @@ ROLLCAST_API int rollcast_trainer_open(const char* config, const char* const* se
 ROLLCAST_API int rollcast_trainer_describe(rollcast_trainer* trainer, rollcast_result** result);
 
 /* `prompts`: one JSON object a line, as in a prompt file: {"text"} or {"tokens"} or {"messages"},
- * "id" (default: the line number), "answer", and anything else for scorers. Column "group_id", u64
- * [prompts]. Never waits for the ranks to work. */
+ * "id" (default: the line number), "answer", "sampling" (over that of `draw`), "metadata" (for
+ * scorers). Column "group_id", u64 [prompts]. Never waits for the ranks to work. */
 ROLLCAST_API int rollcast_trainer_submit(rollcast_trainer* trainer, const char* prompts,
                                          const rollcast_draw* draw, rollcast_result** result);
 

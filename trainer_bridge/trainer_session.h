@@ -28,12 +28,11 @@ struct TrainerSetup {
   int group_size = 1;
   uint64_t seed = 0;
   std::string config_json;  // {table: {key: value}}
-  /// Rows of a prompt file; `sampling` is that of rows without their own. Throws Error with the
-  /// row's number.
+  SamplingParams sampling;  // what completions are drawn by, unless the caller says otherwise
+  /// Rows of a prompt file, sampled by `sampling` where they do not say otherwise. Throws Error
+  /// with the row's number.
   std::function<std::vector<PromptGroup>(const std::string& rows, const SamplingParams& sampling)>
       read_prompts;
-  /// The configuration's sampling with lines "key = value" over it. Throws Error naming the key.
-  std::function<SamplingParams(const std::string& lines)> read_sampling;
 };
 
 /// Thread rule: as TrainerClient. The session's own thread makes all MPI calls.

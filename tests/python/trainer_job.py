@@ -113,8 +113,11 @@ def rollout(client, _):
     assert len(filtered.logprob_filtered) == len(filtered.completion)
     assert (filtered.logprob_filtered > filtered.logprob).all()
 
-    expect_error("did you mean sampling.temperature", lambda: drawn(sampling={"temperatur": 1}))
-    expect_error("sampling.top_p: expected", lambda: drawn(sampling={"top_p": 2.0}))
+    expect_error('did you mean "temperature"', lambda: drawn(sampling={"temperatur": 1}))
+    expect_error("top_p: expected", lambda: drawn(sampling={"top_p": 2.0}))
+    own = client.rollout([{"text": "a", "sampling": {"max_tokens": 2, "temperature": 0.5}}, "b"], 1,
+                         {"max_tokens": 3, "ignore_eos": True, "stop_ids": np.array([7])})
+    assert [(len(t.completion), t.temperature) for t in own] == [(2, 0.5), (3, 1.0)]
     expect_error("prompts:2: \"text\" is empty", lambda: client.rollout(["a", ""]))
     expect_error("group size 0", lambda: client.rollout(PROMPTS, 0))
     expect_error("tokens to score", lambda: client.score([1]))

@@ -20,7 +20,8 @@ from . import tensors as tensor_rules
 from ._library import Draw, Library, Result, RollcastError, Tensor, Update
 from .trajectory import Array, Batch, check_arrays, read_batch, to_torch
 
-#: A text; token ids; or a row as in a prompt file: {"text" | "tokens" | "messages", "id", "answer", ...}.
+#: A text; token ids; or a row as in a prompt file: {"text" | "tokens" | "messages", "id", "answer",
+#: "sampling", "metadata"}.
 Prompt = Union[str, Sequence[int], np.ndarray, Mapping[str, Any]]
 Tensors = Union[Mapping[str, Any], Iterable[Tuple[str, Any]]]
 
@@ -113,7 +114,7 @@ def _plain(value: Any) -> Any:
     """For json: what it does not know of arrays and their elements."""
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"a prompt cannot hold a {type(value).__name__}")
+    raise TypeError(f"a prompt or a sampling parameter cannot be a {type(value).__name__}")
 
 
 def _rows(prompts: Iterable[Prompt]) -> bytes:
@@ -213,7 +214,8 @@ class Client:
 
         `group_size` defaults to rollout.group_size, and `sampling` ({"temperature": 1.0,
         "max_tokens": 256, ...}) is over [sampling] of the configuration. Without a `seed` it is a
-        function of rollout.seed and of how many submissions came before. `in_flight` ("keep",
+        function of rollout.seed and of how many submissions came before. What a prompt's own
+        "sampling" says goes before both. `in_flight` ("keep",
         "recompute", "drain", "abort") overrides what updates do to these completions; `hidden` keeps
         the last hidden states. Every completion has exactly one outcome: see `Batch.completed`.
         Nothing else may be pending. Raises RollcastError after `timeout` seconds.
@@ -429,9 +431,9 @@ class Client:
     ) -> Draw:
         if group_size is not None and group_size < 1:
             raise RollcastError(f"group size {group_size}: must be at least 1")
-        lines = "\n".join(f"{key} = {_toml(value)}" for key, value in (sampling or {}).items())
+        over = json.dumps(dict(sampling or {}), default=_plain).encode()
         number = None if seed is None else ctypes.pointer(ctypes.c_uint64(seed))
-        return Draw(group_size or 0, lines.encode(), number, _text(in_flight), int(hidden))
+        return Draw(group_size or 0, over, number, _text(in_flight), int(hidden))
 
     def _known_names(self) -> frozenset:
         if self._known is None:
