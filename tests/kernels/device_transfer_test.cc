@@ -38,8 +38,8 @@ std::vector<std::byte> CastInputs(DType dtype) {
       add(static_cast<uint16_t>(half));
       continue;
     }
-    for (const uint32_t bits : {half << 16, std::bit_cast<uint32_t>(F16ToFloat(
-                                                static_cast<uint16_t>(half)))})
+    for (const uint32_t bits :
+         {half << 16, std::bit_cast<uint32_t>(F16ToFloat(static_cast<uint16_t>(half)))})
       for (const uint32_t offset : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u})
         add(bits + offset);
     add(static_cast<uint32_t>(random()));
@@ -196,9 +196,9 @@ TEST_P(DeviceTransferTest, AnotherProcessReadsSharedMemoryOrSaysWhyNot) {
     EXPECT_TRUE(out.find("cannot be reached from another process") != std::string::npos) << out;
     return;
   }
-  EXPECT_EQ(out, StrCat(DigestSum(data.data(), data.size()), "\n",
-                        DigestSum(data.data() + 12345, 100000), "\n", DigestSum(data.data(), 1000),
-                        "\n"));
+  EXPECT_EQ(
+      out, StrCat(DigestSum(data.data(), data.size()), "\n", DigestSum(data.data() + 12345, 100000),
+                  "\n", DigestSum(data.data(), 1000), "\n"));
 }
 
 TEST_P(DeviceTransferTest, WhatIsNotItsOwnMemoryIsNotShared) {
