@@ -57,12 +57,12 @@ class ChainTransport final : public WeightTransport {
     Batch batch = NextBatch(out);
     while (!batch.pieces.empty()) {
       AwaitDevices();
-      const Batch next = NextBatch(out);
+      Batch next = NextBatch(out);
       for (size_t i = 0; i < batch.pieces.size(); ++i)
         sums[batch.places[i].tensor] +=
             DigestSum(batch.pieces[i].data(), batch.pieces[i].size(), batch.places[i].offset);
       communicator_.SendBulk(group_[1], transfer, batch.pieces, deadline, service);
-      batch = next;
+      batch = std::move(next);
     }
     DigestFold fold;
     for (size_t i = 0; i < tensors.size(); ++i)

@@ -25,8 +25,7 @@ TEST(DigestTest, KnownValues) {
   EXPECT_EQ(DigestSum(Counting(256).data(), 256), 0x28544a3ac460f7f5ull);
   EXPECT_EQ(DigestSum(Counting(251).data(), 251), 0xe10984d96c8b455dull);
   std::vector<unsigned char> large(1000003);
-  for (size_t i = 0; i < large.size(); ++i)
-    large[i] = static_cast<unsigned char>(7 * i + (i >> 9));
+  for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<unsigned char>(7 * i + (i >> 9));
   EXPECT_EQ(DigestSum(large.data(), large.size()), 0xfa7c9855e54a33aeull);
   DigestFold fold;
   EXPECT_EQ(fold.value(), 0u);
