@@ -202,8 +202,8 @@ TEST(Roles, AJobWithoutATrainerAndOfOneRank) {
 }
 
 TEST(Roles, DevicesAreAssignedByOneRankForAll) {
-  const RankInfo trainer{Role::kTrainer, "1.0", 5, "a", "cuda:0", {"x", "y"}};
-  const RankInfo worker{Role::kWorker, "1.0", 5, "a", "auto", {"x", "y"}};
+  const RankInfo trainer{Role::kTrainer, "1.0", "a.x = 5\n", "a", "cuda:0", {"x", "y"}};
+  const RankInfo worker{Role::kWorker, "1.0", "a.x = 5\n", "a", "auto", {"x", "y"}};
   std::vector<Roles> roles;
   for (const std::string& error : Exchange({worker, trainer, worker}, roles)) EXPECT_EQ(error, "");
   for (const Roles& seen : roles) {

@@ -104,7 +104,7 @@ class SoakRank {
       callbacks.service = [&] {
         while (std::optional<Message> message = communicator_->Poll()) receiver->Handle(*message);
       };
-      WeightReceiver owned(*communicator_, target_, MessageWeightTransport(), callbacks);
+      WeightReceiver owned(*communicator_, target_, {MessageWeightTransport()}, callbacks);
       receiver = &owned;
       Backoff backoff;
       while (!stop_) {
@@ -210,7 +210,8 @@ TEST(Soak, UpdatesUnderContinuousDecoding) {
   ASSERT_GE(updates, 40);
   const int check_every = std::max(1, updates / 100);
   auto communicators = MakeThreadCommunicators(2);
-  WeightPublisher publisher(*communicators[0], {1}, MessageWeightTransport(), [](Message) {});
+  WeightPublisher publisher(*communicators[0], {1}, {MessageWeightTransport()}, "mpi",
+                            [](Message) {});
   SoakRank rank(std::move(communicators[1]));
   const int64_t captured = rank.engine().stats().graphs_captured;
   EXPECT_GT(captured, 0);
