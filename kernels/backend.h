@@ -182,10 +182,9 @@ struct HeadSampleArgs {
   TensorView head;       // [vocab, hidden_size]
   TensorView head_bias;  // [vocab] or empty
   SampleResult* result;  // [num_samples] out; `stopped` is set by Advance
-  float* logits =
-      nullptr;  // [num_samples, vocab] out, before penalties and temperature; null = not stored
-  float* hidden_out =
-      nullptr;  // [num_samples, hidden_size] out, before the final norm; null = not stored
+  // Both mean nothing where a sample is not valid; null = not stored.
+  float* logits = nullptr;      // [num_samples, vocab] out, before penalties and temperature
+  float* hidden_out = nullptr;  // [num_samples, hidden_size] out, before the final norm
 };
 
 struct AdvanceArgs {
@@ -250,7 +249,8 @@ class Backend {
   virtual void Copy(void* device_dst, const void* device_src, size_t bytes) = 0;
   /// Blocks until the bytes are on the host.
   virtual void Download(void* host, const void* device, size_t bytes) = 0;
-  /// Copies whole KV pages of every layer, `from[i]` to `to[i]` (host arrays).
+  /// Copies whole KV pages of every layer, `from[i]` to `to[i]` (host arrays), in any order: no
+  /// page may be both read and written.
   virtual void CopyPages(const KvPages& kv, const int32_t* from, const int32_t* to, int count) = 0;
 
   /// Called once, before the first op and any capture: allocates all scratch memory that ops within
@@ -264,7 +264,9 @@ class Backend {
   virtual void HeadSample(const HeadSampleArgs& args) = 0;
   virtual void Advance(const AdvanceArgs& args) = 0;
 
-  /// Records what `step` enqueues. The CPU backend stores `step` and calls it on replay.
+  /// Records what `step` enqueues, for replay with the same arguments. A backend may first run it
+  /// once, so no row of the batch may be active. The CPU backend stores `step` and calls it on
+  /// replay.
   virtual std::unique_ptr<CapturedGraph> Capture(std::function<void()> step) = 0;
   virtual std::unique_ptr<Event> Record() = 0;
   virtual void Synchronize() = 0;
