@@ -66,7 +66,7 @@ class CudaBackend : public Backend {
                          properties_.minor, "; sm_80 or newer is needed"));
     stream_ = MakeStream();
     ring_.emplace();
-    if (properties_.major == 9) maps_.emplace();
+    if (HasWgmma()) maps_.emplace();
     pdl_ = properties_.major >= 9;
   }
 

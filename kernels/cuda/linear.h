@@ -49,8 +49,13 @@ constexpr int WeightBox(int warpgroups) { return warpgroups <= 4 ? 64 * warpgrou
 
 LinearTiling ChooseTiling(int rows, int N, int K, Epilogue epilogue);
 
-/// sm_90a only; K a multiple of 8 (16-byte rows), x and w aligned to 16 bytes, and for kGated N a
-/// multiple of 16. `w_map` and `x_map` are made by MakeWeightMap and MakeTokenMap for this tiling.
+/// Whether the code that the current device runs has wgmma: a Hopper that runs a build for sm_80 or
+/// sm_90 has not. Throws CudaError when the build has no code for the device.
+bool HasWgmma();
+
+/// Where HasWgmma(); K a multiple of 8 (16-byte rows), x and w aligned to 16 bytes, and for kGated
+/// N a multiple of 16. `w_map` and `x_map` are made by MakeWeightMap and MakeTokenMap for this
+/// tiling.
 void LaunchLinearWgmma(const LinearParams& p, const LinearTiling& tiling, Epilogue epilogue,
                        const CUtensorMap& w_map, const CUtensorMap& x_map, bool pdl,
                        cudaStream_t stream);

@@ -21,7 +21,30 @@ constexpr int kRowBytes = kChunk * 2;
 struct Shape {
   int stages;
   int split;
-  int ring_bytes;  // of the stages, or of the folds that follow them there
+  int ring_bytes;   // of the stages, or of the folds that follow them there
+  int row_tiles;    // of w
+  int token_tiles;  // more than one: split is 1
+};
+
+/// What a CTA computes.
+struct Tile {
+  int rows, tokens;
+
+  // CTAs that run together share both operands in the L2: bands of token tiles, and within a band
+  // the token tiles of one row tile after the other.
+  __device__ Tile(const Shape& shape) {
+    constexpr int kBand = 16;
+    if (shape.token_tiles == 1) {
+      rows = blockIdx.x / shape.split;
+      tokens = 0;
+      return;
+    }
+    const int band = blockIdx.x / (kBand * shape.row_tiles);
+    const int place = blockIdx.x - band * kBand * shape.row_tiles;
+    const int width = min(kBand, shape.token_tiles - band * kBand);
+    rows = place / width;
+    tokens = band * kBand + place % width;
+  }
 };
 
 // Which of a tile's tokens are written: bits, in every lane. Asked for once, since an answer a
@@ -72,6 +95,8 @@ struct Finish {
   }
 };
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
 /// Chunks of 64 k in the order they are multiplied; each slice begins a new one.
 struct ChunkWalk {
   int K, slice, last, g, end;
@@ -106,6 +131,8 @@ struct RingPlace {
   }
 };
 
+#endif
+
 // Whether a tile's slices may be spread over a cluster.
 template <int kTokens, int kWarpgroups>
 constexpr bool kSplits = kTokens < 128 && kWarpgroups <= 2;
@@ -134,8 +161,8 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
 
   LetDependentsLaunch();
   const int rank = blockIdx.x % split;  // in the cluster
-  const int tile = blockIdx.x / split;
-  const int t0 = blockIdx.y * kTokens;
+  const Tile where(shape);
+  const int tile = where.rows, t0 = where.tokens * kTokens;
   const int slices = kSlices / split, first_slice = rank * slices;
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be uniform
 
@@ -329,6 +356,14 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
 #endif
 }
 
+__global__ void WriteWhetherWgmma(int* out) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  *out = 1;
+#else
+  *out = 0;
+#endif
+}
+
 template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
 void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap& w_map,
             const CUtensorMap& x_map, bool pdl, cudaStream_t stream) {
@@ -346,14 +381,15 @@ void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap
     return true;
   }();
   (void)raised;
-  const dim3 grid((p.N + kRows - 1) / kRows * split, (p.rows + kTokens - 1) / kTokens);
-  LaunchKernel({.grid = grid,
+  const int row_tiles = (p.N + kRows - 1) / kRows, token_tiles = (p.rows + kTokens - 1) / kTokens;
+  RC_CHECK(split == 1 || token_tiles == 1, "a cluster has one tile of tokens");
+  LaunchKernel({.grid = dim3(row_tiles * token_tiles * split),
                 .block = dim3(kWarpgroups * 128 + 32),
                 .shared_bytes = static_cast<size_t>(ring_bytes + stages * 16),
                 .cluster = split,
                 .pdl = pdl,
                 .stream = stream},
-               kernel, w_map, x_map, p, Shape{stages, split, ring_bytes});
+               kernel, w_map, x_map, p, Shape{stages, split, ring_bytes, row_tiles, token_tiles});
 }
 
 template <Epilogue kEpilogue>
@@ -373,11 +409,25 @@ void Dispatch(const LinearParams& p, const LinearTiling& t, const CUtensorMap& w
   if (is(64, 3)) return Launch<64, 3, kEpilogue>(p, t, w_map, x_map, pdl, stream);
   if (is(64, 4)) return Launch<64, 4, kEpilogue>(p, t, w_map, x_map, pdl, stream);
   if (is(64, 5)) return Launch<64, 5, kEpilogue>(p, t, w_map, x_map, pdl, stream);
-  RC_CHECK(t.token_tile == 128 && t.warpgroups == 2, "no kernel for this tiling");
-  return Launch<128, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(128, 1)) return Launch<128, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(128, 2)) return Launch<128, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  RC_CHECK(is(128, 3), "no kernel for this tiling");
+  return Launch<128, 3, kEpilogue>(p, t, w_map, x_map, pdl, stream);
 }
 
 }  // namespace
+
+bool HasWgmma() {
+  int has = 0, *out = nullptr;
+  RC_CUDA(cudaMalloc(&out, sizeof(int)));
+  WriteWhetherWgmma<<<1, 1>>>(out);
+  const cudaError_t launched = cudaGetLastError();
+  const cudaError_t copied = cudaMemcpy(&has, out, sizeof(int), cudaMemcpyDeviceToHost);
+  cudaFree(out);
+  RC_CUDA(launched);
+  RC_CUDA(copied);
+  return has == 1;
+}
 
 // Fitted to measurements on an H200 (tests/bench/README.md). Weights in flight decide. Many tiles:
 // about 72 KiB a CTA, so that three share a multiprocessor; about one a multiprocessor: all its
@@ -386,7 +436,21 @@ void Dispatch(const LinearParams& p, const LinearTiling& t, const CUtensorMap& w
 LinearTiling ChooseTiling(int rows, int N, int K, Epilogue epilogue) {
   constexpr int kMultiprocessors = 132;
   const int tiles = (N + 63) / 64;
-  if (rows > 64) return {128, 2, 1, 110};
+  if (rows > 64) {
+    // Per chunk a CTA takes 256 w clocks of the tensor cores or (w + 2) 8 KiB through the L2.
+    LinearTiling t{128, 1, 1, 110};
+    int64_t least = INT64_MAX;
+    for (int w = 1; w <= 3; ++w) {
+      const int64_t ctas = int64_t{(tiles + w - 1) / w} * ((rows + 127) / 128);
+      const int64_t cost = (ctas + kMultiprocessors - 1) / kMultiprocessors * (w + 2);
+      if (cost < least) {
+        least = cost;
+        t.warpgroups = w;
+      }
+    }
+    if (t.warpgroups > 1) t.shared_kib = 200;  // registers let only one onto a multiprocessor
+    return t;
+  }
   LinearTiling t{rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64, 1, 1, 72};
   if (tiles > kMultiprocessors) {
     if (t.token_tile < 64) return t;

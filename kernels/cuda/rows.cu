@@ -69,8 +69,7 @@ __global__ void Embed(const RaggedBatch b, const SlotState slots, const bf16* ta
   if (threadIdx.x == 0) {
     b.position[row] = r.position;
     b.slot[row] = r.slot;
-    const int page =
-        r.slot < 0 || b.segment_new_page == nullptr ? -1 : b.segment_new_page[segment];
+    const int page = r.slot < 0 || b.segment_new_page == nullptr ? -1 : b.segment_new_page[segment];
     if (page >= 0)
       slots.page_table[static_cast<size_t>(r.slot) * slots.max_pages + r.position / page_size] =
           page;
@@ -308,8 +307,7 @@ void LaunchAdvance(const AdvanceArgs& a, bool pdl, cudaStream_t stream) {
 
 void LaunchCopyPages(const KvPages& kv, const int2* pairs, int count, cudaStream_t stream) {
   const size_t bytes = static_cast<size_t>(kv.page_size) * kv.num_kv_heads * kv.head_dim * 2;
-  const LaunchShape shape{
-      .grid = dim3(count, kv.num_layers), .block = dim3(256), .stream = stream};
+  const LaunchShape shape{.grid = dim3(count, kv.num_layers), .block = dim3(256), .stream = stream};
   if (bytes % sizeof(uint4) == 0)
     LaunchKernel(shape, CopyPages<uint4>, kv, pairs, bytes / sizeof(uint4));
   else
