@@ -47,7 +47,10 @@ class StreamEvent : public Event {
   void Wait() override { RC_CUDA(cudaEventSynchronize(event_.get())); }
   bool Ready() override {
     const cudaError_t status = cudaEventQuery(event_.get());
-    if (status == cudaErrorNotReady) return false;
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();  // it counts as an error for whoever asks next
+      return false;
+    }
     RC_CUDA(status);
     return true;
   }

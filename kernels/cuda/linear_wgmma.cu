@@ -6,6 +6,7 @@
 // the kernel that makes the tokens.
 #include <cstdio>
 
+#include "kernels/cuda/cuda_raii.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/ptx.cuh"
@@ -418,14 +419,12 @@ void Dispatch(const LinearParams& p, const LinearTiling& t, const CUtensorMap& w
 }  // namespace
 
 bool HasWgmma() {
-  int has = 0, *out = nullptr;
+  void* out = nullptr;
   RC_CUDA(cudaMalloc(&out, sizeof(int)));
-  WriteWhetherWgmma<<<1, 1>>>(out);
-  const cudaError_t launched = cudaGetLastError();
-  const cudaError_t copied = cudaMemcpy(&has, out, sizeof(int), cudaMemcpyDeviceToHost);
-  cudaFree(out);
-  RC_CUDA(launched);
-  RC_CUDA(copied);
+  const Owned<void*, cudaFree> memory(out);
+  LaunchKernel({.grid = dim3(1), .block = dim3(1)}, WriteWhetherWgmma, static_cast<int*>(out));
+  int has = 0;
+  RC_CUDA(cudaMemcpy(&has, out, sizeof(int), cudaMemcpyDeviceToHost));
   return has == 1;
 }
 

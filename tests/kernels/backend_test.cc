@@ -52,6 +52,14 @@ TEST_P(BackendTest, MemoryIsAlignedAndCopiesArrive) {
   EXPECT_THROW(backend->Allocate(SIZE_MAX), Error);
 }
 
+// A runtime that keeps its last error must not hand it to the next call, or to the next backend.
+TEST_P(BackendTest, AFailedCallLeavesNoErrorBehind) {
+  EXPECT_THROW(backend->AllocateHostVisible(SIZE_MAX / 4), Error);
+  EXPECT_EQ(DeviceArray<int>(*backend, 3, 7).Get(), (std::vector<int>{7, 7, 7}));
+  const auto another = MakeBackend(ParseDevice(GetParam()));
+  EXPECT_EQ(DeviceArray<int>(*another, 2, 5).Get(), (std::vector<int>{5, 5}));
+}
+
 RC_FOR_ALL_DEVICES(BackendTest);
 
 }  // namespace

@@ -192,6 +192,21 @@ TEST_P(CpuBits, AllInstructionSetsAndThreadCountsAgree) {
   }
 }
 
+// A step whose last sequence has just finished, a chunk that wants no samples.
+TEST_P(Bits, StepsWithoutRowsOrSamplesDoNothingMore) {
+  ToyDecoder decoder(*backend, dims(), 5);
+  decoder.want_logits = true;
+  const auto prompt = Prompt(7, dims().vocab, 6);
+  PrepareSlot(decoder, 1, prompt, Samplings()[0]);
+  const std::vector<int32_t> length = decoder.slots.length().Get(),
+                             history = decoder.slots.history().Get();
+  EXPECT_TRUE(decoder.Run({}, {}).empty());
+  EXPECT_TRUE(decoder.Run({{1, 0, prompt}}, {}).empty());
+  EXPECT_TRUE(SameBits(decoder.slots.length().Get(), length));
+  EXPECT_TRUE(SameBits(decoder.slots.history().Get(), history));
+  for (const float x : decoder.hidden.Get()) EXPECT_TRUE(std::isfinite(x));
+}
+
 TEST_P(Bits, ChunkingAndSlotDoNotMatter) {
   const auto prompt = Prompt(150, dims().vocab, 4);
   const SlotSampling sampling = Samplings()[0];
