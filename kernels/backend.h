@@ -276,9 +276,19 @@ struct BackendOptions {
   std::string device = "auto";  // "auto", "cpu", "cuda", "cuda:1"
   int threads = 0;              // CPU threads for one op; 0 = all cores
   std::string isa = "auto";     // CPU instruction set: "auto", "plain", "avx2", "avx512"
+  // Which kernels ops take (kernels/dispatch.h): a profile, or one by name; "auto" = by the
+  // profile.
+  std::string profile = "invariant";  // "invariant", "fastest", "reference"
+  std::string linear = "auto";        // products
+  std::string attention = "auto";     // of decode steps
 };
 
-/// Throws Error when the device or the instruction set is not there.
+/// Throws Error when the device, the instruction set or a kernel is not there.
 std::unique_ptr<Backend> MakeBackend(const BackendOptions& options);
+
+bool BuildHasCuda();
+/// Whether the options mean a CUDA device: they name one, or say "auto" where there is one. Throws
+/// Error for any other device than "cpu".
+bool TakesCuda(const BackendOptions& options);
 
 }  // namespace rollcast

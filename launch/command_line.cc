@@ -1,8 +1,10 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cstdlib>
 #include <iostream>
 
 #include "kernels/check.h"
+#include "kernels/dispatch.h"
 #include "launch/command.h"
 
 namespace rollcast {
@@ -112,7 +114,13 @@ int Run(const Command& command, const ConfigFlags& flags) {
     return std::cout.flush() ? 0 : kExitFailed;
   }
   Config config;
-  std::vector<std::string> sets = flags.sets;
+  // Between the file and --set.
+  constexpr const char* kOps = "ROLLCAST_OPS";
+  const char* ops = std::getenv(kOps);
+  std::vector<std::string> sets;
+  for (const auto& [op, kernel] : ParseOps(ops == nullptr ? "" : ops, kOps))
+    sets.push_back(StrCat("kernels.", op, "=", kernel));
+  sets.insert(sets.end(), flags.sets.begin(), flags.sets.end());
   sets.insert(sets.end(), flags.key_options.begin(), flags.key_options.end());
   if (command.takes_config) config = LoadConfig(flags.file, sets, command.defaults);
   if (flags.print) {

@@ -16,9 +16,6 @@ namespace rollcast::cuda {
 
 namespace {
 
-constexpr int kChunk = 64;  // k of a stage: 128 bytes, the width of the swizzle
-constexpr int kRowBytes = kChunk * 2;
-
 struct Shape {
   int stages;
   int split;
@@ -134,14 +131,6 @@ struct RingPlace {
 
 #endif
 
-// Whether a tile's slices may be spread over a cluster.
-template <int kTokens, int kWarpgroups>
-constexpr bool kSplits = kTokens < 128 && kWarpgroups <= 2;
-
-// Floats between rows of the folds: even for 8-byte stores, not a multiple of the banks.
-template <int kTokens>
-constexpr int kFoldPitch = kTokens + 2;
-
 template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
 __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     LinearWgmma(const __grid_constant__ CUtensorMap w_map,
@@ -149,7 +138,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
                 const Shape shape) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kRows = kWarpgroups * 64;
-  constexpr int kWBytes = kRows * kRowBytes, kXBytes = kTokens * kRowBytes;
+  constexpr int kWBytes = kRows * kChunkRow, kXBytes = kTokens * kChunkRow;
   constexpr int kStageBytes = kWBytes + kXBytes;  // a multiple of 1024, as the swizzle wants
   constexpr int kRegs = kTokens / 2;
   using F = Finish<kEpilogue>;
@@ -188,7 +177,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
           constexpr int kBox = WeightBox(kWarpgroups);
 #pragma unroll
           for (int r = 0; r < kRows; r += kBox)
-            TensorLoad2(at + r * kRowBytes, &w_map, full(s), k, tile * kRows + r);
+            TensorLoad2(at + r * kChunkRow, &w_map, full(s), k, tile * kRows + r);
         }
       };
       const auto load_x = [&](const ChunkWalk& walk, int s) {
@@ -221,7 +210,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
 #pragma unroll
   for (int i = 0; i < kRegs; ++i) acc[i] = sum[i] = 0.0f;
   RingPlace place;
-  const uint32_t a0 = ring + group * 64 * kRowBytes, b0 = ring + kWBytes;
+  const uint32_t a0 = ring + group * 64 * kChunkRow, b0 = ring + kWBytes;
   const bool releases = threadIdx.x % 128 == 0;
   for (int slice = 0; slice < slices; ++slice) {
     int left = SliceBegin(first_slice + slice + 1, p.K) - SliceBegin(first_slice + slice, p.K);
@@ -297,7 +286,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     return;
   }
 
-  if constexpr (kSplits<kTokens, kWarpgroups>) {
+  if constexpr (CanSplit(kTokens, kWarpgroups)) {
     // The folds, [slice, kRows / split, pitch], take the ring's place once every CTA of the cluster
     // is done with its own.
     const int rows_here = kRows / split, shift = __ffs(rows_here) - 1;
@@ -321,7 +310,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
       for (int half = 0; half < 2; ++half) {
         const int m = m0 + 8 * half;
         const uint32_t to =
-            MapShared(ring + (slice * rows_here + m % rows_here) * kFoldPitch<kTokens> * 4,
+            MapShared(ring + (slice * rows_here + m % rows_here) * FoldPitch(kTokens) * 4,
                       m / rows_here) +
             lane % 4 * 8;
 #pragma unroll
@@ -335,9 +324,9 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     ClusterWait();
     const float* const folds = reinterpret_cast<const float*>(shared);
     const auto folded = [&](int m, int t) {
-      float v = folds[m * kFoldPitch<kTokens> + t];
+      float v = folds[m * FoldPitch(kTokens) + t];
 #pragma unroll
-      for (int s = 1; s < kSlices; ++s) v += folds[(s * rows_here + m) * kFoldPitch<kTokens> + t];
+      for (int s = 1; s < kSlices; ++s) v += folds[(s * rows_here + m) * FoldPitch(kTokens) + t];
       return v;
     };
     if constexpr (kEpilogue == Epilogue::kGated) {
@@ -368,29 +357,22 @@ __global__ void WriteWhetherWgmma(int* out) {
 template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
 void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap& w_map,
             const CUtensorMap& x_map, bool pdl, cudaStream_t stream) {
-  constexpr int kRows = kWarpgroups * 64, kStageBytes = (kRows + kTokens) * kRowBytes;
-  const int split = tiling.split;
-  RC_CHECK(split == 1 || (kSplits<kTokens, kWarpgroups>), "no kernel for this tiling");
-  const int fold_bytes = split > 1 ? kSlices * (kRows / split) * kFoldPitch<kTokens> * 4 : 0;
-  const int chunks = kSlices / split * ((SliceBegin(kSlices, p.K) / kSlices + 4) / 4);
-  // A stage is given back when the next one has been asked for: one alone would never be.
-  const int stages = min(max(2, tiling.shared_kib * 1024 / (kStageBytes + 16)), chunks);
-  const int ring_bytes = (max(stages * kStageBytes, fold_bytes) + 15) / 16 * 16;
+  const LinearPlan plan = PlanLinear(tiling, p.rows, p.N, p.K);
   const auto kernel = LinearWgmma<kTokens, kWarpgroups, kEpilogue>;
   static const bool raised = [&] {
-    RC_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024));
+    RC_CUDA(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
     return true;
   }();
   (void)raised;
-  const int row_tiles = (p.N + kRows - 1) / kRows, token_tiles = (p.rows + kTokens - 1) / kTokens;
-  RC_CHECK(split == 1 || token_tiles == 1, "a cluster has one tile of tokens");
-  LaunchKernel({.grid = dim3(row_tiles * token_tiles * split),
+  LaunchKernel({.grid = dim3(static_cast<unsigned>(plan.ctas)),
                 .block = dim3(kWarpgroups * 128 + 32),
-                .shared_bytes = static_cast<size_t>(ring_bytes + stages * 16),
-                .cluster = split,
+                .shared_bytes = static_cast<size_t>(plan.shared_bytes),
+                .cluster = tiling.split,
                 .pdl = pdl,
                 .stream = stream},
-               kernel, w_map, x_map, p, Shape{stages, split, ring_bytes, row_tiles, token_tiles});
+               kernel, w_map, x_map, p,
+               Shape{plan.stages, tiling.split, plan.ring_bytes, plan.row_tiles, plan.token_tiles});
 }
 
 template <Epilogue kEpilogue>
@@ -410,7 +392,6 @@ void Dispatch(const LinearParams& p, const LinearTiling& t, const CUtensorMap& w
   if (is(64, 3)) return Launch<64, 3, kEpilogue>(p, t, w_map, x_map, pdl, stream);
   if (is(64, 4)) return Launch<64, 4, kEpilogue>(p, t, w_map, x_map, pdl, stream);
   if (is(64, 5)) return Launch<64, 5, kEpilogue>(p, t, w_map, x_map, pdl, stream);
-  if (is(128, 1)) return Launch<128, 1, kEpilogue>(p, t, w_map, x_map, pdl, stream);
   if (is(128, 2)) return Launch<128, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
   RC_CHECK(is(128, 3), "no kernel for this tiling");
   return Launch<128, 3, kEpilogue>(p, t, w_map, x_map, pdl, stream);
@@ -426,59 +407,6 @@ bool HasWgmma() {
   int has = 0;
   RC_CUDA(cudaMemcpy(&has, out, sizeof(int), cudaMemcpyDeviceToHost));
   return has == 1;
-}
-
-// Fitted to measurements on an H200 (tests/bench/README.md). Weights in flight decide. Many tiles:
-// about 72 KiB a CTA, so that three share a multiprocessor; about one a multiprocessor: all its
-// memory; fewer: the slices are spread over a cluster. A CTA of 64 tokens reads as many tokens as
-// 64 rows of weights, so it takes more rows where that keeps its waves full.
-LinearTiling ChooseTiling(int rows, int N, int K, Epilogue epilogue) {
-  constexpr int kMultiprocessors = 132;
-  const int tiles = (N + 63) / 64;
-  if (rows > 64) {
-    // Per chunk a CTA takes 256 w clocks of the tensor cores or (w + 2) 8 KiB through the L2.
-    LinearTiling t{128, 1, 1, 110};
-    int64_t least = INT64_MAX;
-    for (int w = 1; w <= 3; ++w) {
-      const int64_t ctas = int64_t{(tiles + w - 1) / w} * ((rows + 127) / 128);
-      const int64_t cost = (ctas + kMultiprocessors - 1) / kMultiprocessors * (w + 2);
-      if (cost < least) {
-        least = cost;
-        t.warpgroups = w;
-      }
-    }
-    if (t.warpgroups > 1) t.shared_kib = 200;  // registers let only one onto a multiprocessor
-    return t;
-  }
-  LinearTiling t{rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64, 1, 1, 72};
-  if (tiles > kMultiprocessors) {
-    if (t.token_tile < 64) return t;
-    int least = 1 << 30;
-    for (int w = 1; w <= 5; ++w) {
-      const int ctas = (tiles + w - 1) / w;
-      const int cost = (ctas + kMultiprocessors - 1) / kMultiprocessors * (w + 1);
-      if (cost < least) {
-        least = cost;
-        t.warpgroups = w;
-      }
-    }
-    t.shared_kib = 200;
-    return t;
-  }
-  if (2 * tiles > kMultiprocessors || K < 512 || (t.token_tile == 64 && tiles >= 64)) {
-    t.shared_kib = 200;
-    return t;
-  }
-  if (4 * tiles > kMultiprocessors && K >= 8192) {
-    t.warpgroups = 2;
-    t.split = 4;
-    t.shared_kib = tiles < 64 ? 200 : 110;
-    return t;
-  }
-  constexpr int kPairs = 224;  // CTAs of 110 KiB in clusters that find room together
-  t.split = 4 * tiles <= kMultiprocessors && epilogue != Epilogue::kGated ? 8 : 4;
-  t.shared_kib = t.split * tiles <= kPairs ? 110 : 72;
-  return t;
 }
 
 void LaunchLinearWgmma(const LinearParams& p, const LinearTiling& tiling, Epilogue epilogue,

@@ -33,7 +33,10 @@ TEST(MakeBackend, NamesWhatItHas) {
 TEST(MakeBackend, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(MessageOf({"gpu", 1, "auto"}),
             "device: expected auto, cpu, cuda or cuda:N, not \"gpu\"");
-  EXPECT_EQ(MessageOf({"cpu", 1, "sse"}), "isa: expected auto, plain, avx2 or avx512, not \"sse\"");
+  EXPECT_EQ(
+      MessageOf({"cpu", 1, "sse"}),
+      "kernels.isa: this device has no kernel \"sse\"; it has avx512, avx2, plain (auto = the "
+      "first that fits)");
   EXPECT_EQ(MessageOf({"cpu", -1, "auto"}), "threads: expected at least 0, not -1");
 }
 

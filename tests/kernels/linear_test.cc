@@ -1,7 +1,10 @@
 // ProjectAdd and MlpInput against double-precision references; large ones against the CPU backend.
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/cuda/linear_tiling.h"
 #include "tests/kernels/op_fixture.h"
 
 namespace rollcast {
@@ -254,6 +257,60 @@ TEST_P(ProductTest, MlpInputOfEveryCut) {
       const std::vector<float> e = expected.Get();
       EXPECT_TRUE(Matches(*backend, out.Get(), {e.begin(), e.end()}, 3e-5, Precision::kRounded));
     }
+  }
+}
+
+/// Products of more than 64 rows that a GPU cuts in each of the ways it has for them.
+struct WideSize {
+  int rows, n, k;
+};
+constexpr WideSize kWideSizes[] = {{65, 208, 40},     {65, 208, 1544},    {2100, 1008, 776},
+                                   {900, 1552, 3080}, {1100, 2576, 1032}, {1100, 2576, 1544},
+                                   {1100, 9232, 1032}};
+
+TEST(WideSizes, AreCutInEveryWay) {
+  for (const cuda::Epilogue epilogue : {cuda::Epilogue::kAdd, cuda::Epilogue::kGated}) {
+    std::set<std::pair<int, int>> taken;
+    for (const WideSize& s : kWideSizes) {
+      const cuda::LinearTiling t = cuda::ChooseTiling(s.rows, s.n, s.k, epilogue);
+      taken.insert({t.token_tile, t.warpgroups});
+    }
+    EXPECT_EQ(taken,
+              (std::set<std::pair<int, int>>{{64, 1}, {64, 2}, {64, 4}, {128, 2}, {128, 3}}));
+  }
+}
+
+// However a product is cut, and by whichever kernel of the table: the same bits.
+TEST_P(ProductTest, EveryCutGivesTheBitsOfTheReferenceKernel) {
+  BackendOptions options = ParseDevice(GetParam());
+  options.profile = "reference";
+  const auto reference = MakeBackend(options);
+  const bool gpu = TakesCuda(options);
+  for (const auto& [rows, n, k] : kWideSizes) {
+    if (!gpu && rows > 65) break;
+    SCOPED_TRACE(StrCat(rows, " x ", n, " x ", k));
+    std::vector<bool> active;
+    TestBatch batch = SomeInactive(*backend, rows, active);
+    const size_t size = static_cast<size_t>(rows) * n;
+    const Weight weight(*backend, random.Normal(static_cast<size_t>(n) * k), {n, k}, DType::kBF16);
+    const Weight bias(*backend, random.Normal(n), {n}, DType::kBF16);
+    const Weight norm(*backend, random.Normal(k, 0.3f, 1), {k}, DType::kBF16);
+    const std::vector<float> x = random.Normal(static_cast<size_t>(rows) * k);
+    const Numbers activations = Activations(x);
+    const DeviceArray<float> hidden(*backend, x), out(*backend, size, 1.0f),
+        expected(*backend, size, 1.0f);
+    const Numbers gated = Poisoned(size / 2), expected_gated = Poisoned(size / 2);
+    backend->Synchronize();
+    const auto run = [&](Backend& on, const DeviceArray<float>& to, const Numbers& gated_to) {
+      on.ProjectAdd({&batch.batch, activations.data(), k, weight.view, bias.view, to.data()});
+      on.MlpInput({&batch.batch, hidden.data(), k, norm.view, 1e-5f, weight.view, bias.view, n / 2,
+                   gated_to.data()});
+      on.Synchronize();
+    };
+    run(*backend, out, gated);
+    run(*reference, expected, expected_gated);
+    EXPECT_TRUE(SameBits(out.Get(), expected.Get()));
+    EXPECT_TRUE(SameBits(gated.Get(), expected_gated.Get()));
   }
 }
 
