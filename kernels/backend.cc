@@ -20,8 +20,7 @@ bool TakesCuda(const BackendOptions& options) {
   if (options.device == "cpu") return false;
   if (options.device.rfind("cuda", 0) == 0) return true;
   if (options.device != "auto")
-    throw Error(
-        StrCat("device: expected auto, cpu, cuda or cuda:N, not \"", options.device, "\""));
+    throw Error(StrCat("device: expected auto, cpu, cuda or cuda:N, not \"", options.device, "\""));
 #ifdef ROLLCAST_CUDA
   return CountCudaDevices() > 0;
 #else

@@ -59,13 +59,14 @@ LinearPlan PlanLinear(const LinearTiling& tiling, int rows, int N, int K) {
   plan.ctas = int64_t{plan.row_tiles} * plan.token_tiles * split;
   const int stage_bytes = (w_rows + tiling.token_tile) * kChunkRow, barrier_bytes = 16;
   const int chunks = kSlices / split * ((SliceBegin(kSlices, K) / kSlices + 4) / 4);
-  // A stage is given back when the next one has been asked for: one alone would never be.
-  const int fit = std::max(2, tiling.shared_kib * 1024 / (stage_bytes + barrier_bytes));
-  plan.stages = std::min(fit, chunks);
-  const int folds =
+  plan.fold_bytes =
       split > 1 ? kSlices * (w_rows / split) * FoldPitch(tiling.token_tile) * 4 : 0;  // float32
-  plan.ring_bytes = (std::max(plan.stages * stage_bytes, folds) + 15) / 16 * 16;
-  plan.shared_bytes = plan.ring_bytes + plan.stages * barrier_bytes;
+  // A stage is given back when the next one has been asked for: one alone would never be.
+  const int fit =
+      std::max(2, (tiling.shared_kib * 1024 - plan.fold_bytes) / (stage_bytes + barrier_bytes));
+  plan.stages = std::min(fit, chunks);
+  plan.ring_bytes = plan.stages * stage_bytes;
+  plan.shared_bytes = plan.ring_bytes + plan.fold_bytes + plan.stages * barrier_bytes;
   RC_CHECK_LE(plan.shared_bytes, kSharedBytes);
   return plan;
 }
@@ -92,14 +93,20 @@ LinearTiling ChooseTiling(int rows, int N, int K, Epilogue epilogue) {
     t.shared_kib = 200;
     return t;
   }
-  if (2 * tiles > kMultiprocessors || K < 512 || (t.token_tile == 64 && tiles >= 64)) {
+  if (2 * tiles > kMultiprocessors || K < 512) {
+    t.shared_kib = 200;
+    return t;
+  }
+  // With 64 tokens a multiprocessor's share of the L2 is the limit: two halves of K keep all busy.
+  if (t.token_tile == 64 && 4 * tiles > kMultiprocessors && (K < 8192 || tiles >= 64)) {
+    t.split = 2;
     t.shared_kib = 200;
     return t;
   }
   if (4 * tiles > kMultiprocessors && K >= 8192) {
     t.warpgroups = 2;
     t.split = 4;
-    t.shared_kib = tiles < 64 ? 200 : 110;
+    t.shared_kib = tiles < 64 ? 224 : 110;
     return t;
   }
   constexpr int kPairs = 224;  // CTAs of 110 KiB in clusters that find room together

@@ -26,8 +26,8 @@ constexpr int kSharedBytes = 227 << 10;  // a CTA may have
 struct LinearTiling {
   int token_tile;  // 8, 16, 32, 64 or 128 rows of x a CTA
   int warpgroups;  // 64 rows of w each
-  int split;       // CTAs of a cluster that share the 8 slices: 1, 4 or 8
-  int shared_kib;  // of shared memory for the stages of a CTA
+  int split;       // CTAs of a cluster that share the 8 slices: 1, 2, 4 or 8
+  int shared_kib;  // of shared memory for the stages of a CTA, and what it folds
 };
 
 /// Rows of one tensor copy of weights; at most 256 are allowed.
@@ -44,7 +44,8 @@ constexpr bool CanSplit(int token_tile, int warpgroups) {
 /// The launch of one product.
 struct LinearPlan {
   int stages;
-  int ring_bytes;   // of the stages, or of the folds that follow them there
+  int ring_bytes;   // of the stages
+  int fold_bytes;   // of the slices that a cluster's CTAs leave each other
   int row_tiles;    // of w
   int token_tiles;  // more than one: split is 1
   int64_t ctas;

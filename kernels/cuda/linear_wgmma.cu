@@ -19,7 +19,8 @@ namespace {
 struct Shape {
   int stages;
   int split;
-  int ring_bytes;   // of the stages, or of the folds that follow them there
+  int ring_bytes;   // of the stages
+  int fold_bytes;   // of the slices that a cluster's CTAs leave each other; split above 1
   int row_tiles;    // of w
   int token_tiles;  // more than one: split is 1
 };
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
   extern __shared__ __align__(1024) unsigned char shared[];
   const int stages = shape.stages, split = shape.split;
   const uint32_t ring = SharedAddress(shared);
-  const uint32_t bars = ring + shape.ring_bytes;
+  const uint32_t folds = ring + shape.ring_bytes, bars = folds + shape.fold_bytes;
   const auto full = [&](int s) { return bars + s * 8; };
   const auto empty = [&](int s) { return bars + (stages + s) * 8; };
 
@@ -164,6 +165,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     FenceBarrierInit();
   }
   __syncthreads();
+  if (split > 1) ClusterArrive();  // waited for before a store to another CTA: it must run by then
 
   if (warp == kWarpgroups * 4) {
     if (threadIdx.x % 32 == 0) {
@@ -196,7 +198,6 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     }
     __syncwarp();
     if (split > 1) {
-      ClusterArrive();
       ClusterWait();
       ClusterArrive();
       ClusterWait();
@@ -209,6 +210,22 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
   float acc[kRegs], sum[kRegs];
 #pragma unroll
   for (int i = 0; i < kRegs; ++i) acc[i] = sum[i] = 0.0f;
+  // Row m0 of the tile, and m0 + 8, are this thread's; `rows_here` are finished by this CTA.
+  const int m0 = group * 64 + (warp % 4) * 16 + lane / 4, rows_here = kRows / split;
+  // A slice, [rows_here, pitch] with each CTA of the cluster: [slice, rows_here, pitch] there.
+  const auto leave = [&](int slice) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int m = m0 + 8 * half;
+      const uint32_t to =
+          MapShared(folds + (slice * rows_here + m % rows_here) * FoldPitch(kTokens) * 4,
+                    m / rows_here) +
+          lane % 4 * 8;
+#pragma unroll
+      for (int j = 0; j < kTokens / 8; ++j)
+        StoreCluster(to + 8 * j * 4, acc[4 * j + 2 * half], acc[4 * j + 2 * half + 1]);
+    }
+  };
   RingPlace place;
   const uint32_t a0 = ring + group * 64 * kChunkRow, b0 = ring + kWBytes;
   const bool releases = threadIdx.x % 128 == 0;
@@ -245,15 +262,17 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     }
     WgmmaWait<0>();
     if (releases && held >= 0) BarrierArrive(empty(held));
-    // With four CTAs a tile, a CTA's two slices stay apart in `sum` and `acc`.
-    if (split == 1 || slice + 1 < slices) {
+    if (split == 1) {
 #pragma unroll
       for (int i = 0; i < kRegs; ++i) sum[i] = slice == 0 ? acc[i] : sum[i] + acc[i];
+    } else if constexpr (CanSplit(kTokens, kWarpgroups)) {
+      // While the next slice's stages arrive.
+      if (slice == 0) ClusterWait();
+      leave(first_slice + slice);
     }
   }
+  if (split > 1) ClusterArrive();
 
-  // Row m of the tile and token column of this thread's accumulator element i.
-  const int m0 = group * 64 + (warp % 4) * 16 + lane / 4;
   WaitForEarlierKernels();
   const Active<kTokens> active(p, t0);
   if (split == 1) {
@@ -287,11 +306,9 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
   }
 
   if constexpr (CanSplit(kTokens, kWarpgroups)) {
-    // The folds, [slice, kRows / split, pitch], take the ring's place once every CTA of the cluster
-    // is done with its own.
-    const int rows_here = kRows / split, shift = __ffs(rows_here) - 1;
+    const int shift = __ffs(rows_here) - 1;
     constexpr int kThreads = kWarpgroups * 128;
-    constexpr int kMost = (kRegs + 3) / 4;  // outputs of a thread, four CTAs sharing a tile
+    constexpr int kMost = (kRegs + 1) / 2;  // outputs of a thread, two CTAs sharing a tile
     const auto row_of = [&](int j) { return (threadIdx.x + j * kThreads) & (rows_here - 1); };
     const auto token_of = [&](int j) {
       return static_cast<int>(threadIdx.x + j * kThreads) >> shift;
@@ -303,30 +320,12 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
       const int t = token_of(j), n = n0 + row_of(j);
       before[j] = F::Before(p, n, t0 + t, t < kTokens && n < p.N && active(t));
     }
-    ClusterArrive();
     ClusterWait();
-    const auto leave = [&](int slice, const float(&values)[kRegs]) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int m = m0 + 8 * half;
-        const uint32_t to =
-            MapShared(ring + (slice * rows_here + m % rows_here) * FoldPitch(kTokens) * 4,
-                      m / rows_here) +
-            lane % 4 * 8;
-#pragma unroll
-        for (int j = 0; j < kTokens / 8; ++j)
-          StoreCluster(to + 8 * j * 4, values[4 * j + 2 * half], values[4 * j + 2 * half + 1]);
-      }
-    };
-    if (slices == 2) leave(first_slice, sum);
-    leave(first_slice + slices - 1, acc);
-    ClusterArrive();
-    ClusterWait();
-    const float* const folds = reinterpret_cast<const float*>(shared);
+    const float* const left = reinterpret_cast<const float*>(shared + shape.ring_bytes);
     const auto folded = [&](int m, int t) {
-      float v = folds[m * FoldPitch(kTokens) + t];
+      float v = left[m * FoldPitch(kTokens) + t];
 #pragma unroll
-      for (int s = 1; s < kSlices; ++s) v += folds[(s * rows_here + m) * FoldPitch(kTokens) + t];
+      for (int s = 1; s < kSlices; ++s) v += left[(s * rows_here + m) * FoldPitch(kTokens) + t];
       return v;
     };
     if constexpr (kEpilogue == Epilogue::kGated) {
@@ -372,7 +371,8 @@ void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap
                 .pdl = pdl,
                 .stream = stream},
                kernel, w_map, x_map, p,
-               Shape{plan.stages, tiling.split, plan.ring_bytes, plan.row_tiles, plan.token_tiles});
+               Shape{plan.stages, tiling.split, plan.ring_bytes, plan.fold_bytes, plan.row_tiles,
+                     plan.token_tiles});
 }
 
 template <Epilogue kEpilogue>

@@ -190,7 +190,7 @@ TEST(Explain, TellsEveryOpInOrder) {
   EXPECT_EQ(e.uses[4].N, 37888);
   EXPECT_EQ(e.uses[4].cut, "tile 320 x 64, K whole, 119 CTAs, 4 stages (193 KiB)");
   EXPECT_EQ(e.uses[5].K, 18944);
-  EXPECT_EQ(e.uses[5].cut, "tile 128 x 64, K over clusters of 4, 112 CTAs, 8 stages (193 KiB)");
+  EXPECT_EQ(e.uses[5].cut, "tile 128 x 64, K over clusters of 4, 112 CTAs, 6 stages (211 KiB)");
 }
 
 TEST(Explain, SaysWhyOthersWerePassedOver) {

@@ -177,7 +177,7 @@ class ProductTest : public OpTest {
   };
   const std::vector<int> kRows = {1, 8, 9, 17, 33, 63, 64, 65, 129, 200, 2181};
   // More tiles than multiprocessors, by so much that a CTA takes 2, 3, 4, 5 of them; fewer; slices
-  // over clusters of 8, 4, and 4 with two tiles each.
+  // over clusters of 8, 4, 2, and 4 with two tiles each.
   const std::vector<Size> kSizes = {{8520, 72}, {17000, 40}, {25400, 24},  {34000, 40}, {4300, 520},
                                     {200, 136}, {330, 1032}, {2140, 1040}, {2130, 8200}};
 

@@ -92,12 +92,11 @@ TEST(LinearTiling, EveryChoiceCanBeLaunched) {
           EXPECT_GE(plan.ctas, 1);
           EXPECT_GE(plan.stages, 1);
           EXPECT_LE(plan.shared_bytes, kSharedBytes);
-          EXPECT_GE(plan.ring_bytes, plan.stages * (64 * t.warpgroups + t.token_tile) * kChunkRow);
-          // A split tile's two or eight slices each go into rows of floats that the ring holds.
-          if (t.split > 1) {
-            EXPECT_GE(plan.ring_bytes,
-                      kSlices * 64 * t.warpgroups / t.split * FoldPitch(t.token_tile) * 4);
-          }
+          EXPECT_EQ(plan.ring_bytes, plan.stages * (64 * t.warpgroups + t.token_tile) * kChunkRow);
+          // All eight slices of the rows that a CTA of a cluster finishes.
+          const int finished = t.split > 1 ? 64 * t.warpgroups / t.split : 0;
+          EXPECT_EQ(plan.fold_bytes, kSlices * finished * FoldPitch(t.token_tile) * 4);
+          EXPECT_EQ(plan.shared_bytes, plan.ring_bytes + plan.fold_bytes + 16 * plan.stages);
         }
   for (const LinearTiling& t : kTimed)
     EXPECT_TRUE(taken.count({t.token_tile, t.warpgroups, 1}))
