@@ -1,7 +1,7 @@
 // ProjectAdd and MlpInput against double-precision references; large ones against the CPU backend.
 #include <set>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "kernels/cuda/linear_tiling.h"
@@ -260,60 +260,82 @@ TEST_P(ProductTest, MlpInputOfEveryCut) {
   }
 }
 
-/// Products of more than 64 rows that a GPU cuts in each of the ways it has for them.
-struct WideSize {
+struct ProductSize {
   int rows, n, k;
 };
-constexpr WideSize kWideSizes[] = {{65, 208, 40},     {65, 208, 1544},    {2100, 1008, 776},
-                                   {900, 1552, 3080}, {1100, 2576, 1032}, {1100, 2576, 1544},
-                                   {1100, 9232, 1032}};
 
-TEST(WideSizes, AreCutInEveryWay) {
-  for (const cuda::Epilogue epilogue : {cuda::Epilogue::kAdd, cuda::Epilogue::kGated}) {
-    std::set<std::pair<int, int>> taken;
-    for (const WideSize& s : kWideSizes) {
+/// Products of more than 64 rows that a GPU cuts in each of the ways it has for them.
+const std::vector<ProductSize> kWideSizes = {
+    {65, 208, 40},      {65, 208, 1544},    {2100, 1008, 776}, {900, 1552, 3080},
+    {1100, 2576, 1032}, {1100, 2576, 1544}, {1100, 9232, 1032}};
+/// Products whose slices it spreads over clusters.
+const std::vector<ProductSize> kClusterSizes = {{8, 208, 1032},   {64, 208, 1032},
+                                                {32, 2144, 520},  {64, 2144, 520},
+                                                {16, 2128, 8200}, {64, 2144, 8200}};
+
+TEST(ProductSizes, AreCutInEveryWay) {
+  using Cut = std::tuple<int, int, int>;  // tokens, warpgroups, split
+  const auto cuts = [](const std::vector<ProductSize>& sizes, cuda::Epilogue epilogue) {
+    std::set<Cut> taken;
+    for (const ProductSize& s : sizes) {
       const cuda::LinearTiling t = cuda::ChooseTiling(s.rows, s.n, s.k, epilogue);
-      taken.insert({t.token_tile, t.warpgroups});
+      taken.insert({t.token_tile, t.warpgroups, t.split});
     }
-    EXPECT_EQ(taken,
-              (std::set<std::pair<int, int>>{{64, 1}, {64, 2}, {64, 4}, {128, 2}, {128, 3}}));
-  }
+    return taken;
+  };
+  const std::set<Cut> wide = {{64, 1, 1}, {64, 2, 1}, {64, 4, 1}, {128, 2, 1}, {128, 3, 1}};
+  EXPECT_EQ(cuts(kWideSizes, cuda::Epilogue::kAdd), wide);
+  EXPECT_EQ(cuts(kWideSizes, cuda::Epilogue::kGated), wide);
+  EXPECT_EQ(cuts(kClusterSizes, cuda::Epilogue::kAdd),
+            (std::set<Cut>{{8, 1, 8}, {16, 2, 4}, {32, 1, 4}, {64, 1, 2}, {64, 1, 8}, {64, 2, 4}}));
+  EXPECT_EQ(cuts(kClusterSizes, cuda::Epilogue::kGated),
+            (std::set<Cut>{{8, 1, 4}, {16, 2, 4}, {32, 1, 4}, {64, 1, 2}, {64, 1, 4}, {64, 2, 4}}));
 }
 
-// However a product is cut, and by whichever kernel of the table: the same bits.
-TEST_P(ProductTest, EveryCutGivesTheBitsOfTheReferenceKernel) {
-  BackendOptions options = ParseDevice(GetParam());
-  options.profile = "reference";
-  const auto reference = MakeBackend(options);
-  const bool gpu = TakesCuda(options);
-  for (const auto& [rows, n, k] : kWideSizes) {
-    if (!gpu && rows > 65) break;
-    SCOPED_TRACE(StrCat(rows, " x ", n, " x ", k));
-    std::vector<bool> active;
-    TestBatch batch = SomeInactive(*backend, rows, active);
-    const size_t size = static_cast<size_t>(rows) * n;
-    const Weight weight(*backend, random.Normal(static_cast<size_t>(n) * k), {n, k}, DType::kBF16);
-    const Weight bias(*backend, random.Normal(n), {n}, DType::kBF16);
-    const Weight norm(*backend, random.Normal(k, 0.3f, 1), {k}, DType::kBF16);
-    const std::vector<float> x = random.Normal(static_cast<size_t>(rows) * k);
-    const Numbers activations = Activations(x);
-    const DeviceArray<float> hidden(*backend, x), out(*backend, size, 1.0f),
-        expected(*backend, size, 1.0f);
-    const Numbers gated = Poisoned(size / 2), expected_gated = Poisoned(size / 2);
-    backend->Synchronize();
-    const auto run = [&](Backend& on, const DeviceArray<float>& to, const Numbers& gated_to) {
-      on.ProjectAdd({&batch.batch, activations.data(), k, weight.view, bias.view, to.data()});
-      on.MlpInput({&batch.batch, hidden.data(), k, norm.view, 1e-5f, weight.view, bias.view, n / 2,
-                   gated_to.data()});
-      on.Synchronize();
-    };
-    run(*backend, out, gated);
-    run(*reference, expected, expected_gated);
-    EXPECT_TRUE(SameBits(out.Get(), expected.Get()));
-    EXPECT_TRUE(SameBits(gated.Get(), expected_gated.Get()));
+/// However a product is cut, and by whichever kernel of the table: the same bits.
+class ProductBits : public ProductTest {
+ protected:
+  void ExpectReferenceBits(const std::vector<ProductSize>& sizes) {
+    BackendOptions options = ParseDevice(GetParam());
+    options.profile = "reference";
+    const auto reference = MakeBackend(options);
+    const bool gpu = TakesCuda(options);
+    for (const auto& [rows, n, k] : sizes) {
+      if (!gpu && static_cast<double>(rows) * n * k > 1e8) continue;  // plain code is slow
+      SCOPED_TRACE(StrCat(rows, " x ", n, " x ", k));
+      std::vector<bool> active;
+      TestBatch batch = SomeInactive(*backend, rows, active);
+      const size_t size = static_cast<size_t>(rows) * n;
+      const Weight weight(*backend, random.Normal(static_cast<size_t>(n) * k), {n, k},
+                          DType::kBF16);
+      const Weight bias(*backend, random.Normal(n), {n}, DType::kBF16);
+      const Weight norm(*backend, random.Normal(k, 0.3f, 1), {k}, DType::kBF16);
+      const std::vector<float> x = random.Normal(static_cast<size_t>(rows) * k);
+      const Numbers activations = Activations(x);
+      const DeviceArray<float> hidden(*backend, x), out(*backend, size, 1.0f),
+          expected(*backend, size, 1.0f);
+      const Numbers gated = Poisoned(size / 2), expected_gated = Poisoned(size / 2);
+      backend->Synchronize();
+      const auto run = [&](Backend& on, const DeviceArray<float>& to, const Numbers& gated_to) {
+        on.ProjectAdd({&batch.batch, activations.data(), k, weight.view, bias.view, to.data()});
+        on.MlpInput({&batch.batch, hidden.data(), k, norm.view, 1e-5f, weight.view, bias.view,
+                     n / 2, gated_to.data()});
+        on.Synchronize();
+      };
+      run(*backend, out, gated);
+      run(*reference, expected, expected_gated);
+      EXPECT_TRUE(SameBits(out.Get(), expected.Get()));
+      EXPECT_TRUE(SameBits(gated.Get(), expected_gated.Get()));
+    }
   }
-}
+};
 
+TEST_P(ProductBits, WideProductsAreThoseOfTheReferenceKernel) { ExpectReferenceBits(kWideSizes); }
+
+TEST_P(ProductBits, ClustersGiveThoseOfTheReferenceKernel) { ExpectReferenceBits(kClusterSizes); }
+
+INSTANTIATE_TEST_SUITE_P(Devices, ProductBits, ::testing::ValuesIn(WithGpu({"cpu"})),
+                         DeviceTestName);
 INSTANTIATE_TEST_SUITE_P(Devices, ProductTest, ::testing::ValuesIn(WithGpu({"cpu"})),
                          DeviceTestName);
 
