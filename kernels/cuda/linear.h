@@ -26,9 +26,8 @@ struct LinearParams {
 /// sm_90 has not. Throws CudaError when the build has no code for the device.
 bool HasWgmma();
 
-/// Where HasWgmma(); K a multiple of 8 (16-byte rows), x and w aligned to 16 bytes, and for kGated
-/// N a multiple of 16. `w_map` and `x_map` are made by MakeWeightMap and MakeTokenMap for this
-/// tiling.
+/// Where the conditions of "wgmma" in LinearFamily() hold. `w_map` (GateUp for kGated, else Matrix,
+/// in boxes of WeightBox) and `x_map` are TensorMaps' for this tiling.
 void LaunchLinearWgmma(const LinearParams& p, const LinearTiling& tiling, Epilogue epilogue,
                        const CUtensorMap& w_map, const CUtensorMap& x_map, bool pdl,
                        cudaStream_t stream);

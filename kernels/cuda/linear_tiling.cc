@@ -97,8 +97,10 @@ LinearTiling ChooseTiling(int rows, int N, int K, Epilogue epilogue) {
     t.shared_kib = 200;
     return t;
   }
-  // With 64 tokens a multiprocessor's share of the L2 is the limit: two halves of K keep all busy.
-  if (t.token_tile == 64 && 4 * tiles > kMultiprocessors && (K < 8192 || tiles >= 64)) {
+  // Pairs keep all multiprocessors busy where larger clusters leave some without work, and fold
+  // half as much; with 64 tokens, what a multiprocessor reads from the L2 is the limit.
+  if (tiles >= 64 ? t.token_tile >= 32
+                  : t.token_tile == 64 && 4 * tiles > kMultiprocessors && K < 8192) {
     t.split = 2;
     t.shared_kib = 200;
     return t;
