@@ -8,18 +8,35 @@
 
 namespace rollcast {
 
-std::unique_ptr<Backend> MakeBackend(const BackendOptions& options) {
+bool BuildHasCuda() {
 #ifdef ROLLCAST_CUDA
-  if (options.device.rfind("cuda", 0) == 0 || (options.device == "auto" && CountCudaDevices() > 0))
-    return MakeCudaBackend(options);
+  return true;
 #else
-  if (options.device.rfind("cuda", 0) == 0)
-    throw Error(StrCat("device \"", options.device,
-                       "\": this build has no CUDA backend; configure with ",
-                       "-DROLLCAST_CUDA=ON where the CUDA toolkit is installed"));
+  return false;
 #endif
-  if (options.device == "auto" || options.device == "cpu") return MakeCpuBackend(options);
-  throw Error(StrCat("device: expected auto, cpu, cuda or cuda:N, not \"", options.device, "\""));
+}
+
+bool TakesCuda(const BackendOptions& options) {
+  if (options.device == "cpu") return false;
+  if (options.device.rfind("cuda", 0) == 0) return true;
+  if (options.device != "auto")
+    throw Error(StrCat("device: expected auto, cpu, cuda or cuda:N, not \"", options.device, "\""));
+#ifdef ROLLCAST_CUDA
+  return CountCudaDevices() > 0;
+#else
+  return false;
+#endif
+}
+
+std::unique_ptr<Backend> MakeBackend(const BackendOptions& options) {
+  if (!TakesCuda(options)) return MakeCpuBackend(options);
+#ifdef ROLLCAST_CUDA
+  return MakeCudaBackend(options);
+#else
+  throw Error(StrCat("device \"", options.device,
+                     "\": this build has no CUDA backend; configure with ",
+                     "-DROLLCAST_CUDA=ON where the CUDA toolkit is installed"));
+#endif
 }
 
 }  // namespace rollcast

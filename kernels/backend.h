@@ -182,10 +182,9 @@ struct HeadSampleArgs {
   TensorView head;       // [vocab, hidden_size]
   TensorView head_bias;  // [vocab] or empty
   SampleResult* result;  // [num_samples] out; `stopped` is set by Advance
-  float* logits =
-      nullptr;  // [num_samples, vocab] out, before penalties and temperature; null = not stored
-  float* hidden_out =
-      nullptr;  // [num_samples, hidden_size] out, before the final norm; null = not stored
+  // Both mean nothing where a sample is not valid; null = not stored.
+  float* logits = nullptr;      // [num_samples, vocab] out, before penalties and temperature
+  float* hidden_out = nullptr;  // [num_samples, hidden_size] out, before the final norm
 };
 
 struct AdvanceArgs {
@@ -252,7 +251,8 @@ class Backend {
   virtual void Copy(void* device_dst, const void* device_src, size_t bytes) = 0;
   /// Blocks until the bytes are on the host.
   virtual void Download(void* host, const void* device, size_t bytes) = 0;
-  /// Copies whole KV pages of every layer, `from[i]` to `to[i]` (host arrays).
+  /// Copies whole KV pages of every layer, `from[i]` to `to[i]` (host arrays), in any order: no
+  /// page may be both read and written.
   virtual void CopyPages(const KvPages& kv, const int32_t* from, const int32_t* to, int count) = 0;
 
   /// Called once, before the first op and any capture: allocates all scratch memory that ops within
@@ -266,7 +266,9 @@ class Backend {
   virtual void HeadSample(const HeadSampleArgs& args) = 0;
   virtual void Advance(const AdvanceArgs& args) = 0;
 
-  /// Records what `step` enqueues. The CPU backend stores `step` and calls it on replay.
+  /// Records what `step` enqueues, for replay with the same arguments. A backend may first run it
+  /// once, so no row of the batch may be active. The CPU backend stores `step` and calls it on
+  /// replay.
   virtual std::unique_ptr<CapturedGraph> Capture(std::function<void()> step) = 0;
   virtual std::unique_ptr<Event> Record() = 0;
   virtual void Synchronize() = 0;
@@ -276,9 +278,19 @@ struct BackendOptions {
   std::string device = "auto";  // "auto", "cpu", "cuda", "cuda:1"
   int threads = 0;              // CPU threads for one op; 0 = all cores
   std::string isa = "auto";     // CPU instruction set: "auto", "plain", "avx2", "avx512"
+  // Which kernels ops take (kernels/dispatch.h): a profile, or one by name; "auto" = by the
+  // profile.
+  std::string profile = "invariant";  // "invariant", "fastest", "reference"
+  std::string linear = "auto";        // products
+  std::string attention = "auto";     // of decode steps
 };
 
-/// Throws Error when the device or the instruction set is not there.
+/// Throws Error when the device, the instruction set or a kernel is not there.
 std::unique_ptr<Backend> MakeBackend(const BackendOptions& options);
+
+bool BuildHasCuda();
+/// Whether the options mean a CUDA device: they name one, or say "auto" where there is one. Throws
+/// Error for any other device than "cpu".
+bool TakesCuda(const BackendOptions& options);
 
 }  // namespace rollcast

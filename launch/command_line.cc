@@ -1,9 +1,11 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cstdlib>
 #include <iostream>
 #include <set>
 
 #include "kernels/check.h"
+#include "kernels/dispatch.h"
 #include "launch/command.h"
 
 namespace rollcast {
@@ -120,7 +122,12 @@ int Run(const Command& command, const ConfigFlags& flags) {
     return std::cout.flush() ? 0 : kExitFailed;
   }
   Config config;
+  // Between the file and --set.
+  constexpr const char* kOps = "ROLLCAST_OPS";
+  const char* ops = std::getenv(kOps);
   std::vector<Setting> sets;
+  for (const auto& [op, kernel] : ParseOps(ops == nullptr ? "" : ops, kOps))
+    sets.emplace_back(StrCat("kernels.", op, "=", kernel), kOps);
   for (const std::string& set : flags.sets) sets.emplace_back(set);
   sets.insert(sets.end(), flags.key_options.begin(), flags.key_options.end());
   std::set<std::string> given;

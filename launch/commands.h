@@ -13,6 +13,7 @@ Command InspectCommand();
 Command TokenizeCommand();
 Command ConvertCommand();
 Command ReplayCommand();
+Command ExplainCommand();
 Command BenchCommand();
 
 }  // namespace rollcast

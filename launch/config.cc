@@ -32,6 +32,16 @@ void ListKernels(FieldList& list, BackendOptions& c) {
       "trainer finds cuda:0 free; more workers than GPUs share");
   list.Add("threads", c.threads, "CPU threads of one op; 0 = all cores", Between(0, 1024));
   list.Add("isa", c.isa, "CPU instruction set", OneOf({"auto", "plain", "avx2", "avx512"}));
+  list.Add("profile", c.profile,
+           "invariant: the first kernel of each table that fits, all of them with the same bits; "
+           "fastest: has none of its own yet; reference: the plainest",
+           OneOf({"invariant", "fastest", "reference"}));
+  list.Add(
+      "linear", c.linear,
+      "kernel of products by name, strictly; auto = by the profile. cuda: wgmma, generic; cpu: "
+      "avx512, avx2, plain");
+  list.Add("attention", c.attention,
+           "kernel of attention in decode steps; cuda: split_kv, whole; cpu: avx512, avx2, plain");
 }
 
 void ListEngine(FieldList& list, EngineConfig& c) {

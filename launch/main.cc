@@ -4,6 +4,6 @@ int main(int argc, char** argv) {
   using namespace rollcast;
   return RunCommandLine(
       {TrainerCommand(), WorkerCommand(), GenerateCommand(), ScoreCommand(), InspectCommand(),
-       ReplayCommand(), TokenizeCommand(), ConvertCommand(), BenchCommand()},
+       ReplayCommand(), TokenizeCommand(), ConvertCommand(), ExplainCommand(), BenchCommand()},
       argc, argv);
 }

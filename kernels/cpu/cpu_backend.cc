@@ -6,46 +6,14 @@
 #include <utility>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/families.h"
 #include "kernels/cpu/host_memory.h"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 namespace rollcast {
 
 namespace {
 
 constexpr size_t kCopyPart = size_t{1} << 20;  // bytes that one thread copies at a time
-
-bool HasIsa(const std::string& isa) {
-  if (isa == "plain") return true;
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  // Clang 14 does not know "f16c" here: CPUID leaf 1, ECX bit 29.
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx >> 29 & 1) != 0;
-  const bool avx2 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (isa == "avx2") return avx2;
-  if (isa == "avx512")
-    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-#endif
-  return false;
-}
-
-const cpu::IsaKernels& SelectIsa(const std::string& name) {
-  std::string isa = name;
-  if (isa == "auto") isa = HasIsa("avx512") ? "avx512" : HasIsa("avx2") ? "avx2" : "plain";
-  if (isa != "plain" && isa != "avx2" && isa != "avx512")
-    throw Error(StrCat("isa: expected auto, plain, avx2 or avx512, not \"", name, "\""));
-  if (!HasIsa(isa)) throw Error(StrCat("isa: this processor does not have ", isa));
-#if defined(__x86_64__)
-  if (isa == "avx512") return cpu::kAvx512Kernels;
-  if (isa == "avx2") return cpu::kAvx2Kernels;
-#endif
-  return cpu::kPlainKernels;
-}
 
 int NumThreads(int threads) {
   if (threads < 0) throw Error(StrCat("threads: expected at least 0, not ", threads));
@@ -139,7 +107,8 @@ class CpuBackend : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> MakeCpuBackend(const BackendOptions& options) {
-  return std::make_unique<CpuBackend>(SelectIsa(options.isa), NumThreads(options.threads));
+  const cpu::CpuKernels kernels = cpu::ChooseKernels(options, cpu::ThisProcessor());
+  return std::make_unique<CpuBackend>(kernels.all, NumThreads(options.threads));
 }
 
 }  // namespace rollcast

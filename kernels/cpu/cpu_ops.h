@@ -33,7 +33,7 @@ struct CpuContext {
   CpuContext(const IsaKernels& isa_kernels, int threads)
       : isa(isa_kernels), pool(threads), tiles(threads) {}
 
-  const IsaKernels& isa;
+  const IsaKernels isa;
   ThreadPool pool;
   std::vector<int32_t> rows;    // active rows of the op that is running
   Scratch packed;               // input rows of a product

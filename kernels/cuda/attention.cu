@@ -210,8 +210,6 @@ void Launch(const AttentionArgs& a, const Params& p, const AttentionWork& work,
 
 }  // namespace
 
-bool AttentionSupports(int head_dim) { return head_dim >= 1 && head_dim <= 256; }
-
 void LaunchAttention(const AttentionArgs& a, const AttentionWork& work,
                      const AttentionScratch& scratch, int split_ctas, bool pdl,
                      cudaStream_t stream) {
@@ -250,7 +248,7 @@ void LaunchAttention(const AttentionArgs& a, const AttentionWork& work,
     case 256:
       return Launch<256, false>(a, p, work, scratch, split_ctas, pdl, stream);
   }
-  RC_CHECK(AttentionSupports(p.head_dim), "head_dim ", p.head_dim);
+  RC_CHECK(p.head_dim >= 1 && p.head_dim <= 256, "head_dim ", p.head_dim);
   if (p.head_dim < 64) return Launch<64, true>(a, p, work, scratch, split_ctas, pdl, stream);
   if (p.head_dim < 128) return Launch<128, true>(a, p, work, scratch, split_ctas, pdl, stream);
   return Launch<256, true>(a, p, work, scratch, split_ctas, pdl, stream);

@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_raii.h"
+#include "kernels/cuda/families.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/pinned_ring.h"
 #include "kernels/cuda/rows.h"
@@ -20,9 +21,6 @@ namespace cuda {
 namespace {
 
 using bf16 = __nv_bfloat16;
-
-constexpr int kSampleBlock = 256;                       // samples whose logits are held at once
-constexpr size_t kMaxPartialBytes = size_t{512} << 20;  // of attention slices kept apart
 
 void CheckBf16(const TensorView& view, const char* what) {
   RC_CHECK(view.empty() || view.dtype == DType::kBF16, what, " is ", Name(view.dtype),
@@ -41,7 +39,10 @@ class CudaGraph : public CapturedGraph {
 
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(int device) : device_(device) {
+  CudaBackend(int device, const BackendOptions& options)
+      : device_(device),
+        linear_(LinearFamily(), ParseProfile(options.profile), options.linear),
+        attention_(AttentionFamily(), ParseProfile(options.profile), options.attention) {
     RC_CUDA(cudaSetDevice(device));
     RC_CUDA(cudaGetDeviceProperties(&properties_, device));
     if (properties_.major < 8)
@@ -49,7 +50,7 @@ class CudaBackend : public Backend {
                          properties_.minor, "; sm_80 or newer is needed"));
     stream_ = MakeStream();
     ring_.emplace();
-    if (properties_.major == 9) maps_.emplace();
+    if (HasWgmma()) maps_.emplace();
     pdl_ = properties_.major >= 9;
   }
 
@@ -99,9 +100,12 @@ class CudaBackend : public Backend {
     Grow(qkv_, static_cast<size_t>(l.max_rows) * (l.num_heads + 2 * l.num_kv_heads) * l.head_dim *
                    sizeof(float));
     ReserveWork(l.max_segments, l.max_context);
-    const size_t segments = std::min<size_t>(
-        l.max_segments, SplitSegments(l.num_heads, l.num_kv_heads, l.head_dim, l.max_context));
-    ReservePartial(segments * Slices(l.max_context), l.num_heads, l.head_dim);
+    if (attention_.MayTake(kAttentionSplit)) {
+      const AttentionAxes axes{l.max_segments, l.num_heads,   l.num_kv_heads,
+                               l.head_dim,     l.max_context, SmCount()};
+      const size_t segments = std::min<size_t>(l.max_segments, SplitSegments(axes));
+      ReservePartial(segments * SlicesOf(l.max_context), l.num_heads, l.head_dim);
+    }
     Grow(logits_, std::min(kSampleBlock, l.max_samples) * vocab * sizeof(float));
     Grow(slices_, kSampleBlock * ((vocab + kVocabSlice - 1) / kVocabSlice) * sizeof(SliceStats));
     Grow(adjusted_, kSlowCtas * vocab * sizeof(float));
@@ -132,15 +136,14 @@ class CudaBackend : public Backend {
 
   void Attention(const AttentionArgs& a) override {
     Use();
-    RC_CHECK(AttentionSupports(a.kv->head_dim), "head_dim ", a.kv->head_dim);
-    const int kv_heads = a.kv->num_kv_heads, dim = a.kv->head_dim, context = a.slots->max_context;
-    const bool split = a.batch->max_segment_rows == 1 && a.num_heads / kv_heads <= 16 &&
-                       static_cast<size_t>(a.batch->num_segments) <=
-                           SplitSegments(a.num_heads, kv_heads, dim, context);
+    const AttentionAxes axes{a.batch->num_segments, a.num_heads,          a.kv->num_kv_heads,
+                             a.kv->head_dim,        a.slots->max_context, SmCount()};
+    const bool decode = a.batch->max_segment_rows == 1;
+    const bool split = decode && attention_.Choose(axes) == kAttentionSplit;
     if (split && !reserved_)
-      ReservePartial(a.batch->num_segments * Slices(context), a.num_heads, dim);
+      ReservePartial(axes.segments * SlicesOf(axes.max_context), axes.num_heads, axes.head_dim);
     LaunchAttention(a, Work(), {partial_.as<float>(), partial_stats_.as<float2>()},
-                    split ? SplitCtas() : 0, pdl_, stream());
+                    split ? SplitCtas(SmCount()) : 0, pdl_, stream());
   }
 
   void ProjectAdd(const ProjectAddArgs& a) override {
@@ -232,17 +235,10 @@ class CudaBackend : public Backend {
   // The current device belongs to the thread, and any thread may call.
   void Use() const { RC_CUDA(cudaSetDevice(device_)); }
 
-  int SplitCtas() const { return 6 * properties_.multiProcessorCount; }
-  static size_t Slices(int context) { return context / kAttentionSlice + 1; }
-
-  // Sequences up to which a decode step spreads the slices of one over CTAs: more keep the device
-  // busy by themselves, and the slices must find room.
-  size_t SplitSegments(int heads, int kv_heads, int head_dim, int context) const {
-    const size_t bytes = Slices(context) * heads * (head_dim + 2) * sizeof(float);
-    return std::min<size_t>(SplitCtas() / kv_heads, kMaxPartialBytes / bytes);
-  }
+  int SmCount() const { return properties_.multiProcessorCount; }
   void ReserveWork(size_t segments, int context) {
-    Grow(items_, std::max<size_t>(segments * Slices(context), SplitCtas()) * sizeof(int4));
+    const size_t ctas = SplitCtas(SmCount());  // each reads an item, if only to find it has none
+    Grow(items_, std::max(segments * SlicesOf(context), ctas) * sizeof(int4));
     Grow(segments_, segments * sizeof(int2));
     Grow(item_count_, sizeof(int32_t));
   }
@@ -294,9 +290,10 @@ class CudaBackend : public Backend {
   void Linear(const LinearParams& p, Epilogue epilogue) {
     if (p.rows == 0) return;
     const auto aligned = [](const void* q) { return reinterpret_cast<uintptr_t>(q) % 16 == 0; };
-    const bool fast = maps_.has_value() && p.K % 8 == 0 && aligned(p.x) && aligned(p.w) &&
-                      (epilogue != Epilogue::kGated || p.N % 16 == 0);
-    if (!fast) return LaunchLinearGeneric(p, epilogue, pdl_, stream());
+    const LinearAxes axes{p.rows,           p.N, p.K, epilogue, aligned(p.x), aligned(p.w),
+                          maps_.has_value()};
+    if (linear_.Choose(axes) == kLinearGeneric)
+      return LaunchLinearGeneric(p, epilogue, pdl_, stream());
     const LinearTiling tiling = ChooseTiling(p.rows, p.N, p.K, epilogue);
     const CUtensorMap& w = epilogue == Epilogue::kGated
                                ? maps_->GateUp(p.w, p.N / 2, p.K, 4 * tiling.warpgroups)
@@ -306,6 +303,8 @@ class CudaBackend : public Backend {
   }
 
   const int device_;
+  const KernelChoice<LinearAxes> linear_;
+  const KernelChoice<AttentionAxes> attention_;
   cudaDeviceProp properties_{};
   Stream stream_;
   std::optional<PinnedRing> ring_;
@@ -332,7 +331,7 @@ int CountCudaDevices() {
 
 std::unique_ptr<Backend> MakeCudaBackend(const BackendOptions& options) {
   return std::make_unique<cuda::CudaBackend>(
-      cuda::ParseDevice(options.device == "auto" ? "cuda" : options.device));
+      cuda::ParseDevice(options.device == "auto" ? "cuda" : options.device), options);
 }
 
 }  // namespace rollcast

@@ -13,8 +13,10 @@ class CudaError : public Error {
   using Error::Error;
 };
 
+/// Takes the error out of the runtime, which would otherwise give it to a later and innocent call.
 inline void CheckCuda(cudaError_t status, const char* expression, const char* file, int line) {
   if (status == cudaSuccess) return;
+  cudaGetLastError();
   throw CudaError(StrCat(expression, ": ", cudaGetErrorName(status), " (",
                          cudaGetErrorString(status), ") at ", file, ":", line));
 }

@@ -17,8 +17,11 @@ struct LaunchShape {
   cudaStream_t stream = nullptr;
 };
 
+/// An empty grid (a batch of no rows, or one that wants no samples) is no work; CUDA would refuse
+/// it.
 template <class... Params, class... Args>
 void LaunchKernel(const LaunchShape& shape, void (*kernel)(Params...), const Args&... args) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;

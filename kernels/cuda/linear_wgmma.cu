@@ -6,6 +6,7 @@
 // the kernel that makes the tokens.
 #include <cstdio>
 
+#include "kernels/cuda/cuda_raii.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/ptx.cuh"
@@ -15,13 +16,34 @@ namespace rollcast::cuda {
 
 namespace {
 
-constexpr int kChunk = 64;  // k of a stage: 128 bytes, the width of the swizzle
-constexpr int kRowBytes = kChunk * 2;
-
 struct Shape {
   int stages;
   int split;
-  int ring_bytes;  // of the stages, or of the folds that follow them there
+  int ring_bytes;   // of the stages
+  int fold_bytes;   // of the slices that a cluster's CTAs leave each other; split above 1
+  int row_tiles;    // of w
+  int token_tiles;  // more than one: split is 1
+};
+
+/// What a CTA computes.
+struct Tile {
+  int rows, tokens;
+
+  // CTAs that run together share both operands in the L2: bands of token tiles, and within a band
+  // the token tiles of one row tile after the other.
+  __device__ Tile(const Shape& shape) {
+    constexpr int kBand = 16;
+    if (shape.token_tiles == 1) {
+      rows = blockIdx.x / shape.split;
+      tokens = 0;
+      return;
+    }
+    const int band = blockIdx.x / (kBand * shape.row_tiles);
+    const int place = blockIdx.x - band * kBand * shape.row_tiles;
+    const int width = min(kBand, shape.token_tiles - band * kBand);
+    rows = place / width;
+    tokens = band * kBand + place % width;
+  }
 };
 
 // Which of a tile's tokens are written: bits, in every lane. Asked for once, since an answer a
@@ -72,6 +94,8 @@ struct Finish {
   }
 };
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
 /// Chunks of 64 k in the order they are multiplied; each slice begins a new one.
 struct ChunkWalk {
   int K, slice, last, g, end;
@@ -106,13 +130,7 @@ struct RingPlace {
   }
 };
 
-// Whether a tile's slices may be spread over a cluster.
-template <int kTokens, int kWarpgroups>
-constexpr bool kSplits = kTokens < 128 && kWarpgroups <= 2;
-
-// Floats between rows of the folds: even for 8-byte stores, not a multiple of the banks.
-template <int kTokens>
-constexpr int kFoldPitch = kTokens + 2;
+#endif
 
 template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
 __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
@@ -121,21 +139,21 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
                 const Shape shape) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kRows = kWarpgroups * 64;
-  constexpr int kWBytes = kRows * kRowBytes, kXBytes = kTokens * kRowBytes;
+  constexpr int kWBytes = kRows * kChunkRow, kXBytes = kTokens * kChunkRow;
   constexpr int kStageBytes = kWBytes + kXBytes;  // a multiple of 1024, as the swizzle wants
   constexpr int kRegs = kTokens / 2;
   using F = Finish<kEpilogue>;
   extern __shared__ __align__(1024) unsigned char shared[];
   const int stages = shape.stages, split = shape.split;
   const uint32_t ring = SharedAddress(shared);
-  const uint32_t bars = ring + shape.ring_bytes;
+  const uint32_t folds = ring + shape.ring_bytes, bars = folds + shape.fold_bytes;
   const auto full = [&](int s) { return bars + s * 8; };
   const auto empty = [&](int s) { return bars + (stages + s) * 8; };
 
   LetDependentsLaunch();
   const int rank = blockIdx.x % split;  // in the cluster
-  const int tile = blockIdx.x / split;
-  const int t0 = blockIdx.y * kTokens;
+  const Tile where(shape);
+  const int tile = where.rows, t0 = where.tokens * kTokens;
   const int slices = kSlices / split, first_slice = rank * slices;
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // known to be uniform
 
@@ -147,6 +165,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     FenceBarrierInit();
   }
   __syncthreads();
+  if (split > 1) ClusterArrive();  // waited for before a store to another CTA: it must run by then
 
   if (warp == kWarpgroups * 4) {
     if (threadIdx.x % 32 == 0) {
@@ -160,7 +179,7 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
           constexpr int kBox = WeightBox(kWarpgroups);
 #pragma unroll
           for (int r = 0; r < kRows; r += kBox)
-            TensorLoad2(at + r * kRowBytes, &w_map, full(s), k, tile * kRows + r);
+            TensorLoad2(at + r * kChunkRow, &w_map, full(s), k, tile * kRows + r);
         }
       };
       const auto load_x = [&](const ChunkWalk& walk, int s) {
@@ -179,7 +198,6 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     }
     __syncwarp();
     if (split > 1) {
-      ClusterArrive();
       ClusterWait();
       ClusterArrive();
       ClusterWait();
@@ -192,8 +210,24 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
   float acc[kRegs], sum[kRegs];
 #pragma unroll
   for (int i = 0; i < kRegs; ++i) acc[i] = sum[i] = 0.0f;
+  // Row m0 of the tile, and m0 + 8, are this thread's; `rows_here` are finished by this CTA.
+  const int m0 = group * 64 + (warp % 4) * 16 + lane / 4, rows_here = kRows / split;
+  // A slice, [rows_here, pitch] with each CTA of the cluster: [slice, rows_here, pitch] there.
+  const auto leave = [&](int slice) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int m = m0 + 8 * half;
+      const uint32_t to =
+          MapShared(folds + (slice * rows_here + m % rows_here) * FoldPitch(kTokens) * 4,
+                    m / rows_here) +
+          lane % 4 * 8;
+#pragma unroll
+      for (int j = 0; j < kTokens / 8; ++j)
+        StoreCluster(to + 8 * j * 4, acc[4 * j + 2 * half], acc[4 * j + 2 * half + 1]);
+    }
+  };
   RingPlace place;
-  const uint32_t a0 = ring + group * 64 * kRowBytes, b0 = ring + kWBytes;
+  const uint32_t a0 = ring + group * 64 * kChunkRow, b0 = ring + kWBytes;
   const bool releases = threadIdx.x % 128 == 0;
   for (int slice = 0; slice < slices; ++slice) {
     int left = SliceBegin(first_slice + slice + 1, p.K) - SliceBegin(first_slice + slice, p.K);
@@ -228,15 +262,17 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     }
     WgmmaWait<0>();
     if (releases && held >= 0) BarrierArrive(empty(held));
-    // With four CTAs a tile, a CTA's two slices stay apart in `sum` and `acc`.
-    if (split == 1 || slice + 1 < slices) {
+    if (split == 1) {
 #pragma unroll
       for (int i = 0; i < kRegs; ++i) sum[i] = slice == 0 ? acc[i] : sum[i] + acc[i];
+    } else if constexpr (CanSplit(kTokens, kWarpgroups)) {
+      // While the next slice's stages arrive.
+      if (slice == 0) ClusterWait();
+      leave(first_slice + slice);
     }
   }
+  if (split > 1) ClusterArrive();
 
-  // Row m of the tile and token column of this thread's accumulator element i.
-  const int m0 = group * 64 + (warp % 4) * 16 + lane / 4;
   WaitForEarlierKernels();
   const Active<kTokens> active(p, t0);
   if (split == 1) {
@@ -269,12 +305,10 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
     return;
   }
 
-  if constexpr (kSplits<kTokens, kWarpgroups>) {
-    // The folds, [slice, kRows / split, pitch], take the ring's place once every CTA of the cluster
-    // is done with its own.
-    const int rows_here = kRows / split, shift = __ffs(rows_here) - 1;
+  if constexpr (CanSplit(kTokens, kWarpgroups)) {
+    const int shift = __ffs(rows_here) - 1;
     constexpr int kThreads = kWarpgroups * 128;
-    constexpr int kMost = (kRegs + 3) / 4;  // outputs of a thread, four CTAs sharing a tile
+    constexpr int kMost = (kRegs + 1) / 2;  // outputs of a thread, two CTAs sharing a tile
     const auto row_of = [&](int j) { return (threadIdx.x + j * kThreads) & (rows_here - 1); };
     const auto token_of = [&](int j) {
       return static_cast<int>(threadIdx.x + j * kThreads) >> shift;
@@ -286,30 +320,12 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
       const int t = token_of(j), n = n0 + row_of(j);
       before[j] = F::Before(p, n, t0 + t, t < kTokens && n < p.N && active(t));
     }
-    ClusterArrive();
     ClusterWait();
-    const auto leave = [&](int slice, const float(&values)[kRegs]) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int m = m0 + 8 * half;
-        const uint32_t to =
-            MapShared(ring + (slice * rows_here + m % rows_here) * kFoldPitch<kTokens> * 4,
-                      m / rows_here) +
-            lane % 4 * 8;
-#pragma unroll
-        for (int j = 0; j < kTokens / 8; ++j)
-          StoreCluster(to + 8 * j * 4, values[4 * j + 2 * half], values[4 * j + 2 * half + 1]);
-      }
-    };
-    if (slices == 2) leave(first_slice, sum);
-    leave(first_slice + slices - 1, acc);
-    ClusterArrive();
-    ClusterWait();
-    const float* const folds = reinterpret_cast<const float*>(shared);
+    const float* const left = reinterpret_cast<const float*>(shared + shape.ring_bytes);
     const auto folded = [&](int m, int t) {
-      float v = folds[m * kFoldPitch<kTokens> + t];
+      float v = left[m * FoldPitch(kTokens) + t];
 #pragma unroll
-      for (int s = 1; s < kSlices; ++s) v += folds[(s * rows_here + m) * kFoldPitch<kTokens> + t];
+      for (int s = 1; s < kSlices; ++s) v += left[(s * rows_here + m) * FoldPitch(kTokens) + t];
       return v;
     };
     if constexpr (kEpilogue == Epilogue::kGated) {
@@ -329,31 +345,34 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
 #endif
 }
 
+__global__ void WriteWhetherWgmma(int* out) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  *out = 1;
+#else
+  *out = 0;
+#endif
+}
+
 template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
 void Launch(const LinearParams& p, const LinearTiling& tiling, const CUtensorMap& w_map,
             const CUtensorMap& x_map, bool pdl, cudaStream_t stream) {
-  constexpr int kRows = kWarpgroups * 64, kStageBytes = (kRows + kTokens) * kRowBytes;
-  const int split = tiling.split;
-  RC_CHECK(split == 1 || (kSplits<kTokens, kWarpgroups>), "no kernel for this tiling");
-  const int fold_bytes = split > 1 ? kSlices * (kRows / split) * kFoldPitch<kTokens> * 4 : 0;
-  const int chunks = kSlices / split * ((SliceBegin(kSlices, p.K) / kSlices + 4) / 4);
-  // A stage is given back when the next one has been asked for: one alone would never be.
-  const int stages = min(max(2, tiling.shared_kib * 1024 / (kStageBytes + 16)), chunks);
-  const int ring_bytes = (max(stages * kStageBytes, fold_bytes) + 15) / 16 * 16;
+  const LinearPlan plan = PlanLinear(tiling, p.rows, p.N, p.K);
   const auto kernel = LinearWgmma<kTokens, kWarpgroups, kEpilogue>;
   static const bool raised = [&] {
-    RC_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024));
+    RC_CUDA(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
     return true;
   }();
   (void)raised;
-  const dim3 grid((p.N + kRows - 1) / kRows * split, (p.rows + kTokens - 1) / kTokens);
-  LaunchKernel({.grid = grid,
+  LaunchKernel({.grid = dim3(static_cast<unsigned>(plan.ctas)),
                 .block = dim3(kWarpgroups * 128 + 32),
-                .shared_bytes = static_cast<size_t>(ring_bytes + stages * 16),
-                .cluster = split,
+                .shared_bytes = static_cast<size_t>(plan.shared_bytes),
+                .cluster = tiling.split,
                 .pdl = pdl,
                 .stream = stream},
-               kernel, w_map, x_map, p, Shape{stages, split, ring_bytes});
+               kernel, w_map, x_map, p,
+               Shape{plan.stages, tiling.split, plan.ring_bytes, plan.fold_bytes, plan.row_tiles,
+                     plan.token_tiles});
 }
 
 template <Epilogue kEpilogue>
@@ -373,49 +392,21 @@ void Dispatch(const LinearParams& p, const LinearTiling& t, const CUtensorMap& w
   if (is(64, 3)) return Launch<64, 3, kEpilogue>(p, t, w_map, x_map, pdl, stream);
   if (is(64, 4)) return Launch<64, 4, kEpilogue>(p, t, w_map, x_map, pdl, stream);
   if (is(64, 5)) return Launch<64, 5, kEpilogue>(p, t, w_map, x_map, pdl, stream);
-  RC_CHECK(t.token_tile == 128 && t.warpgroups == 2, "no kernel for this tiling");
-  return Launch<128, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  if (is(128, 2)) return Launch<128, 2, kEpilogue>(p, t, w_map, x_map, pdl, stream);
+  RC_CHECK(is(128, 3), "no kernel for this tiling");
+  return Launch<128, 3, kEpilogue>(p, t, w_map, x_map, pdl, stream);
 }
 
 }  // namespace
 
-// Fitted to measurements on an H200 (tests/bench/README.md). Weights in flight decide. Many tiles:
-// about 72 KiB a CTA, so that three share a multiprocessor; about one a multiprocessor: all its
-// memory; fewer: the slices are spread over a cluster. A CTA of 64 tokens reads as many tokens as
-// 64 rows of weights, so it takes more rows where that keeps its waves full.
-LinearTiling ChooseTiling(int rows, int N, int K, Epilogue epilogue) {
-  constexpr int kMultiprocessors = 132;
-  const int tiles = (N + 63) / 64;
-  if (rows > 64) return {128, 2, 1, 110};
-  LinearTiling t{rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64, 1, 1, 72};
-  if (tiles > kMultiprocessors) {
-    if (t.token_tile < 64) return t;
-    int least = 1 << 30;
-    for (int w = 1; w <= 5; ++w) {
-      const int ctas = (tiles + w - 1) / w;
-      const int cost = (ctas + kMultiprocessors - 1) / kMultiprocessors * (w + 1);
-      if (cost < least) {
-        least = cost;
-        t.warpgroups = w;
-      }
-    }
-    t.shared_kib = 200;
-    return t;
-  }
-  if (2 * tiles > kMultiprocessors || K < 512 || (t.token_tile == 64 && tiles >= 64)) {
-    t.shared_kib = 200;
-    return t;
-  }
-  if (4 * tiles > kMultiprocessors && K >= 8192) {
-    t.warpgroups = 2;
-    t.split = 4;
-    t.shared_kib = tiles < 64 ? 200 : 110;
-    return t;
-  }
-  constexpr int kPairs = 224;  // CTAs of 110 KiB in clusters that find room together
-  t.split = 4 * tiles <= kMultiprocessors && epilogue != Epilogue::kGated ? 8 : 4;
-  t.shared_kib = t.split * tiles <= kPairs ? 110 : 72;
-  return t;
+bool HasWgmma() {
+  void* out = nullptr;
+  RC_CUDA(cudaMalloc(&out, sizeof(int)));
+  const Owned<void*, cudaFree> memory(out);
+  LaunchKernel({.grid = dim3(1), .block = dim3(1)}, WriteWhetherWgmma, static_cast<int*>(out));
+  int has = 0;
+  RC_CUDA(cudaMemcpy(&has, out, sizeof(int), cudaMemcpyDeviceToHost));
+  return has == 1;
 }
 
 void LaunchLinearWgmma(const LinearParams& p, const LinearTiling& tiling, Epilogue epilogue,

@@ -24,6 +24,7 @@ struct Resolved {
 
 __device__ Resolved Resolve(const RaggedBatch& b, const SlotState& slots, int row, int segment) {
   Resolved r;
+  if (segment >= b.num_segments || row >= b.segment_begin[segment + 1]) return r;
   const int slot = b.segment_slot[segment];
   if (slot < 0 || slots.stopped[slot]) return r;
   r.slot = slot;
@@ -68,16 +69,13 @@ __global__ void Embed(const RaggedBatch b, const SlotState slots, const bf16* ta
   if (threadIdx.x == 0) {
     b.position[row] = r.position;
     b.slot[row] = r.slot;
-    const int page = b.segment_new_page[segment];
-    if (r.slot >= 0 && page >= 0)
+    const int page = r.slot < 0 || b.segment_new_page == nullptr ? -1 : b.segment_new_page[segment];
+    if (page >= 0)
       slots.page_table[static_cast<size_t>(r.slot) * slots.max_pages + r.position / page_size] =
           page;
   }
+  if (r.slot < 0) return;
   float* out = hidden + static_cast<size_t>(row) * hidden_size;
-  if (r.slot < 0) {  // a row that nobody reads, but finite
-    for (int i = threadIdx.x; i < hidden_size; i += blockDim.x) out[i] = 0.0f;
-    return;
-  }
   const bf16* in = table + static_cast<size_t>(r.token) * hidden_size;
   for (int i = threadIdx.x; i < hidden_size; i += blockDim.x)
     out[i] = __bfloat162float(in[i]) * scale;
@@ -185,13 +183,7 @@ __global__ void Rope(const AttentionInputArgs a, const RaggedBatch b, const Slot
 #pragma unroll 8
   for (int i = lane; i < d; i += 32) in[i] = from[i];
   __syncwarp();
-  if (position < 0) {  // q of an inactive row stays finite
-    if (head < a.num_heads)
-      for (int i = lane; i < d; i += 32)
-        static_cast<bf16*>(a.q)[(static_cast<size_t>(row) * a.num_heads + head) * d + i] =
-            __float2bfloat16(0.0f);
-    return;
-  }
+  if (position < 0) return;
   const bool is_q = head < a.num_heads, is_v = head >= a.num_heads + a.num_kv_heads;
   const TensorView& norm = is_q ? a.q_norm : a.k_norm;
   float scale = 1.0f;
@@ -247,22 +239,26 @@ __global__ void Advance(const RaggedBatch b, const SlotState slots, SampleResult
         b.position[b.sample_row[i]] + 2;  // the row's token and those before it, and the new one
     slots.last_token[slot] = r.token;
     slots.length[slot] = length;
-    slots.history[static_cast<size_t>(slot) * slots.max_context + length - 1] = r.token;
+    if (length <= slots.max_context)
+      slots.history[static_cast<size_t>(slot) * slots.max_context + length - 1] = r.token;
     r.stopped = length >= p.max_length;
     for (int s = 0; s < p.num_stop_ids; ++s)
       r.stopped |= length > p.min_length && r.token == p.stop_ids[s];
     slots.stopped[slot] = r.stopped;
   }
   results[i] = r;
-  mailbox[static_cast<size_t>(*index) * stride + i] = r;
+  const size_t half = index == nullptr ? 0 : static_cast<size_t>(*index) * stride;
+  mailbox[half + i] = r;
 }
 
+// A page is `chunks` elements of type T.
+template <class T>
 __global__ void CopyPages(const KvPages kv, const int2* pairs, size_t chunks) {
   const int2 pair = pairs[blockIdx.x];
   const size_t layer = blockIdx.y;
   for (void* half : {kv.k, kv.v}) {
-    const uint4* from = static_cast<const uint4*>(half) + (layer * kv.num_pages + pair.x) * chunks;
-    uint4* to = static_cast<uint4*>(half) + (layer * kv.num_pages + pair.y) * chunks;
+    const T* from = static_cast<const T*>(half) + (layer * kv.num_pages + pair.x) * chunks;
+    T* to = static_cast<T*>(half) + (layer * kv.num_pages + pair.y) * chunks;
     for (size_t i = threadIdx.x; i < chunks; i += blockDim.x) to[i] = from[i];
   }
 }
@@ -311,8 +307,11 @@ void LaunchAdvance(const AdvanceArgs& a, bool pdl, cudaStream_t stream) {
 
 void LaunchCopyPages(const KvPages& kv, const int2* pairs, int count, cudaStream_t stream) {
   const size_t bytes = static_cast<size_t>(kv.page_size) * kv.num_kv_heads * kv.head_dim * 2;
-  LaunchKernel({.grid = dim3(count, kv.num_layers), .block = dim3(256), .stream = stream},
-               CopyPages, kv, pairs, bytes / sizeof(uint4));
+  const LaunchShape shape{.grid = dim3(count, kv.num_layers), .block = dim3(256), .stream = stream};
+  if (bytes % sizeof(uint4) == 0)
+    LaunchKernel(shape, CopyPages<uint4>, kv, pairs, bytes / sizeof(uint4));
+  else
+    LaunchKernel(shape, CopyPages<bf16>, kv, pairs, bytes / sizeof(bf16));
 }
 
 }  // namespace rollcast::cuda

@@ -220,7 +220,7 @@ __global__ void Finish(const RaggedBatch b, const SlotState slots, const float* 
   if (s.valid) {
     const Folded f = Fold(slices + static_cast<size_t>(i) * num_slices, num_slices, s.scale);
     const int token = s.forced >= 0 ? s.forced : s.greedy ? f.top.id : f.drawn.id;
-    if (s.slow && s.forced < 0) return;
+    if (s.slow) return;
     // Without a comparable logit there is nothing to draw; its log-probability is then NaN.
     const int there = token < vocab ? token : 0;
     Report(r, s, f, there, logits[static_cast<size_t>(i) * vocab + there]);
@@ -356,7 +356,7 @@ __global__ void __launch_bounds__(kSlowThreads)
   float* adjusted = all_adjusted + static_cast<size_t>(blockIdx.x) * vocab;
   for (int i = blockIdx.x; i < count; i += gridDim.x) {
     const Sample s = Read(b, slots, first + i, vocab);
-    if (!s.valid || !s.slow || s.forced >= 0) continue;
+    if (!s.valid || !s.slow) continue;
     const SlotSampling& p = slots.sampling[s.slot];
     const float* row = logits + static_cast<size_t>(i) * vocab;
     Adjust(slots, s, row, vocab, adjusted, all_counts + static_cast<size_t>(blockIdx.x) * vocab);
@@ -380,6 +380,9 @@ __global__ void __launch_bounds__(kSlowThreads)
     }
     Best drawn;
     double sum = 0;
+    __shared__ bool forced_stays;
+    if (threadIdx.x == 0) forced_stays = false;
+    __syncthreads();
     if (s.greedy) {
       drawn = top;
     } else {
@@ -394,6 +397,7 @@ __global__ void __launch_bounds__(kSlowThreads)
           const double probability = exp(static_cast<double>(x) - max);
           if (p.min_p > 0 && id != top.id && probability < p.min_p) continue;
           sum += probability;
+          if (id == s.forced) forced_stays = true;
           if (x + GumbelBound(word[k]) >= drawn.score) drawn.Take(x + Gumbel(word[k]), id);
         }
       }
@@ -402,12 +406,15 @@ __global__ void __launch_bounds__(kSlowThreads)
     }
     if (threadIdx.x < 32) {
       const Folded f = Fold(slices + static_cast<size_t>(i) * num_slices, num_slices, s.scale);
-      const int token = drawn.id < vocab ? drawn.id : 0;
+      const int token = s.forced >= 0 ? s.forced : drawn.id < vocab ? drawn.id : 0;
       SampleResult r = {};
       Report(r, s, f, token, row[token]);
       if (!s.greedy)
         r.logprob_filtered =
-            static_cast<float>(static_cast<double>(adjusted[token] * s.scale) - max - log(sum));
+            s.forced >= 0 && !forced_stays
+                ? -INFINITY
+                : static_cast<float>(static_cast<double>(adjusted[token] * s.scale) - max -
+                                     log(sum));
       if (threadIdx.x == 0) results[first + i] = r;
     }
     __syncthreads();

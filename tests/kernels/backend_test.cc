@@ -28,13 +28,16 @@ std::string MessageOf(const BackendOptions& options) {
 
 TEST(MakeBackend, NamesWhatItHas) {
   EXPECT_EQ(MakeBackend({"cpu", 3, "plain"})->name(), "cpu (plain, 3 threads)");
-  EXPECT_EQ(MakeBackend({"auto", 1, "plain"})->kv_dtype(), DType::kF32);
+  EXPECT_EQ(MakeBackend({"cpu", 1, "plain"})->kv_dtype(), DType::kF32);
 }
 
 TEST(MakeBackend, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(MessageOf({"gpu", 1, "auto"}),
             "device: expected auto, cpu, cuda or cuda:N, not \"gpu\"");
-  EXPECT_EQ(MessageOf({"cpu", 1, "sse"}), "isa: expected auto, plain, avx2 or avx512, not \"sse\"");
+  EXPECT_EQ(
+      MessageOf({"cpu", 1, "sse"}),
+      "kernels.isa: this device has no kernel \"sse\"; it has avx512, avx2, plain (auto = the "
+      "first that fits)");
   EXPECT_EQ(MessageOf({"cpu", -1, "auto"}), "threads: expected at least 0, not -1");
 }
 
@@ -67,6 +70,14 @@ TEST_P(BackendTest, MemoryIsAlignedAndCopiesArrive) {
   backend->Synchronize();
   EXPECT_THROW(backend->Allocate(SIZE_MAX / 4), Error);
   EXPECT_THROW(backend->Allocate(SIZE_MAX), Error);
+}
+
+// A runtime that keeps its last error must not hand it to the next call, or to the next backend.
+TEST_P(BackendTest, AFailedCallLeavesNoErrorBehind) {
+  EXPECT_THROW(backend->AllocateHostVisible(SIZE_MAX / 4), Error);
+  EXPECT_EQ(DeviceArray<int>(*backend, 3, 7).Get(), (std::vector<int>{7, 7, 7}));
+  const auto another = MakeBackend(ParseDevice(GetParam()));
+  EXPECT_EQ(DeviceArray<int>(*another, 2, 5).Get(), (std::vector<int>{5, 5}));
 }
 
 RC_FOR_ALL_DEVICES(BackendTest);

@@ -1,6 +1,8 @@
 // The bit contract: what is computed for a sequence depends on that sequence alone.
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/kernels/toy_decoder.h"
@@ -73,6 +75,24 @@ Trace Generate(Backend& backend, const ToyDims& dims, const std::vector<int32_t>
   return trace;
 }
 
+/// A graph of one decode step of `slots`, -1 = padding. Capture may run the step, so no slot may be
+/// running meanwhile.
+std::unique_ptr<CapturedGraph> CaptureDecode(Backend& backend, ToyDecoder& decoder,
+                                             const std::vector<int>& slots) {
+  std::vector<ToyDecoder::Segment> segments;
+  std::vector<ToyDecoder::SampleAt> samples;
+  for (int i = 0; i < static_cast<int>(slots.size()); ++i) {
+    segments.push_back({slots[i], 0, {-1}});
+    samples.push_back({slots[i] < 0 ? -1 : i, std::max(slots[i], 0), -1});
+  }
+  decoder.SetBatch(segments, samples);
+  const std::vector<int32_t> stopped = decoder.slots.stopped().Get();
+  decoder.slots.stopped().Set(std::vector<int32_t>(stopped.size(), 1));
+  auto graph = backend.Capture([&decoder] { decoder.Step(); });
+  decoder.slots.stopped().Set(stopped);
+  return graph;
+}
+
 ToyDims Odd() {
   ToyDims dims;
   dims.hidden = 100;
@@ -113,6 +133,20 @@ ToyDims Plain() {
   return dims;
 }
 
+/// Sizes that the fast kernels of a GPU take.
+ToyDims Aligned() {
+  ToyDims dims;
+  dims.hidden = 136;
+  dims.intermediate = 72;
+  dims.heads = 8;
+  dims.kv_heads = 2;
+  dims.head_dim = 64;
+  dims.rotary_dim = 64;
+  dims.vocab = 517;
+  dims.bias = true;
+  return dims;
+}
+
 std::vector<SlotSampling> Samplings() {
   std::vector<SlotSampling> all(4, DefaultSampling());
   all[0].seed = 11;
@@ -128,16 +162,25 @@ std::vector<SlotSampling> Samplings() {
   return all;
 }
 
-class Bits : public ::testing::TestWithParam<int> {
+std::vector<ToyDims> Models() { return {Odd(), Windowed(), Plain(), Aligned()}; }
+
+/// Every model on every device.
+class Bits : public ::testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
-  ToyDims dims() const { return std::vector<ToyDims>{Odd(), Windowed(), Plain()}[GetParam()]; }
+  ToyDims dims() const { return Models()[std::get<1>(GetParam())]; }
+  const std::unique_ptr<Backend> backend = MakeBackend(ParseDevice(std::get<0>(GetParam())));
 };
 
-TEST_P(Bits, AllInstructionSetsAndThreadCountsAgree) {
+class CpuBits : public ::testing::TestWithParam<int> {
+ protected:
+  ToyDims dims() const { return Models()[GetParam()]; }
+};
+
+TEST_P(CpuBits, AllInstructionSetsAndThreadCountsAgree) {
   const auto prompt = Prompt(130, dims().vocab, 3);
   for (const SlotSampling& sampling : Samplings()) {
     Trace first;
-    for (const std::string& device : TestDevices()) {
+    for (const std::string& device : CpuDevices()) {
       SCOPED_TRACE(device);
       const auto backend = MakeBackend(ParseDevice(device));
       const Trace trace = Generate(*backend, dims(), prompt, 130, 8, sampling);
@@ -149,8 +192,22 @@ TEST_P(Bits, AllInstructionSetsAndThreadCountsAgree) {
   }
 }
 
+// A step whose last sequence has just finished, a chunk that wants no samples.
+TEST_P(Bits, StepsWithoutRowsOrSamplesDoNothingMore) {
+  ToyDecoder decoder(*backend, dims(), 5);
+  decoder.want_logits = true;
+  const auto prompt = Prompt(7, dims().vocab, 6);
+  PrepareSlot(decoder, 1, prompt, Samplings()[0]);
+  const std::vector<int32_t> length = decoder.slots.length().Get(),
+                             history = decoder.slots.history().Get();
+  EXPECT_TRUE(decoder.Run({}, {}).empty());
+  EXPECT_TRUE(decoder.Run({{1, 0, prompt}}, {}).empty());
+  EXPECT_TRUE(SameBits(decoder.slots.length().Get(), length));
+  EXPECT_TRUE(SameBits(decoder.slots.history().Get(), history));
+  for (const float x : decoder.hidden.Get()) EXPECT_TRUE(std::isfinite(x));
+}
+
 TEST_P(Bits, ChunkingAndSlotDoNotMatter) {
-  const auto backend = MakeBackend({"cpu", 2, "auto"});
   const auto prompt = Prompt(150, dims().vocab, 4);
   const SlotSampling sampling = Samplings()[0];
   const Trace whole = Generate(*backend, dims(), prompt, 150, 12, sampling);
@@ -161,7 +218,6 @@ TEST_P(Bits, ChunkingAndSlotDoNotMatter) {
 }
 
 TEST_P(Bits, BatchMatesDoNotMatter) {
-  const auto backend = MakeBackend({"cpu", 2, "auto"});
   ToyDims d = dims();
   d.max_context = 160;
   d.num_slots = 33;
@@ -220,7 +276,6 @@ TEST_P(Bits, BatchMatesDoNotMatter) {
 }
 
 TEST_P(Bits, ScoringGivesTheDecodedLogProbabilities) {
-  const auto backend = MakeBackend({"cpu", 2, "auto"});
   const auto prompt = Prompt(70, dims().vocab, 9);
   const int count = 20;
   for (const SlotSampling& sampling : Samplings()) {
@@ -249,7 +304,6 @@ TEST_P(Bits, ScoringGivesTheDecodedLogProbabilities) {
 }
 
 TEST_P(Bits, ReplayIsTheEagerStep) {
-  const auto backend = MakeBackend({"cpu", 2, "auto"});
   const auto prompt = Prompt(20, dims().vocab, 12);
   const Trace eager = Generate(*backend, dims(), prompt, 20, 10, Samplings()[0]);
   ToyDecoder decoder(*backend, dims(), 5);
@@ -258,9 +312,8 @@ TEST_P(Bits, ReplayIsTheEagerStep) {
   Trace trace;
   auto results = decoder.Run({{2, 0, prompt}}, {{19, 2, -1}});
   AppendResult(trace, results[0], decoder.logits.Get(), 0, dims().vocab);
-  decoder.SetBatch({{2, 0, {-1}}, {-1, 0, {-1}}}, {{0, 2, -1}, {-1, -1, -1}});
-  const auto graph = backend->Capture([&] { decoder.Step(); });
-  EXPECT_EQ(decoder.slots.length().Get()[2], 21) << "capture must not run the step";
+  const auto graph = CaptureDecode(*backend, decoder, {2, -1});
+  EXPECT_EQ(decoder.slots.length().Get()[2], 21) << "capture must change no slot";
   for (int i = 1; i < 10; ++i) {
     graph->Replay();
     AppendResult(trace, decoder.Results()[0], decoder.logits.Get(), 0, dims().vocab);
@@ -268,7 +321,98 @@ TEST_P(Bits, ReplayIsTheEagerStep) {
   EXPECT_TRUE(SameTrace(trace, eager));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Bits, ::testing::Values(0, 1, 2));
+// A slot that another sequence had gives what a fresh one gives, and a stopped one writes nothing
+// while its neighbour goes on.
+TEST_P(Bits, RecycledSlotForgetsItsEarlierSequence) {
+  const auto first_prompt = Prompt(90, dims().vocab, 20), neighbour = Prompt(33, dims().vocab, 21),
+             second_prompt = Prompt(17, dims().vocab, 22);
+  SlotSampling sampling = Samplings()[3];  // with penalties: the history counts
+  const int count = 8;
+  const Trace first = Generate(*backend, dims(), first_prompt, 90, count, sampling),
+              beside = Generate(*backend, dims(), neighbour, 33, 3 * count, sampling),
+              second = Generate(*backend, dims(), second_prompt, 17, count, sampling);
+
+  ToyDecoder decoder(*backend, dims(), 5);
+  decoder.want_logits = true;
+  std::vector<Trace> traces(3);
+  const auto start = [&](int slot, const std::vector<int32_t>& prompt, Trace& trace) {
+    SlotSampling own = sampling;
+    own.prompt_length = static_cast<int>(prompt.size());
+    own.max_length = own.prompt_length + count + (slot == 1 ? 1000 : 0);
+    PrepareSlot(decoder, slot, prompt, own);
+    auto stopped = decoder.slots.stopped().Get();
+    stopped[slot] = 0;
+    decoder.slots.stopped().Set(stopped);
+    const auto results =
+        decoder.Run({{slot, 0, prompt}}, {{static_cast<int>(prompt.size()) - 1, slot, -1}});
+    AppendResult(trace, results[0], decoder.logits.Get(), 0, dims().vocab);
+  };
+  start(0, first_prompt, traces[0]);
+  start(1, neighbour, traces[1]);
+  const auto decode = [&](Trace& of_slot_0, int steps) {
+    const auto graph = CaptureDecode(*backend, decoder, {0, -1, 1});
+    for (int i = 0; i < steps; ++i) {
+      const bool running = decoder.slots.stopped().Get()[0] == 0;
+      const auto history = decoder.slots.history().Get();
+      graph->Replay();
+      const auto results = decoder.Results();
+      const auto logits = decoder.logits.Get();
+      EXPECT_EQ(results[0].valid, running);
+      EXPECT_EQ(results[1].valid, 0);
+      if (running) {
+        AppendResult(of_slot_0, results[0], logits, 0, dims().vocab);
+      } else {
+        const auto after = decoder.slots.history().Get();
+        const size_t end = decoder.slots.state.max_context;
+        EXPECT_TRUE(SameBits(std::vector<int32_t>(after.begin(), after.begin() + end),
+                             {history.begin(), history.begin() + end}));
+      }
+      AppendResult(traces[1], results[2], logits, 2, dims().vocab);
+    }
+  };
+  decode(traces[0], count + 3);
+  EXPECT_EQ(decoder.slots.length().Get()[0], 90 + count);
+  start(0, second_prompt, traces[2]);
+  decode(traces[2], count + 1);
+  EXPECT_TRUE(SameTrace(traces[0], first));
+  EXPECT_TRUE(SameTrace(traces[2], second));
+  const size_t steps = traces[1].tokens.size();
+  EXPECT_EQ(traces[1].tokens,
+            std::vector<int32_t>(beside.tokens.begin(), beside.tokens.begin() + steps));
+  EXPECT_TRUE(SameBits(traces[1].logits,
+                       {beside.logits.begin(), beside.logits.begin() + traces[1].logits.size()}));
+}
+
+// All ops of a decoder in a row, against the CPU backend with the same weights.
+TEST_P(Bits, LogitsAreThoseOfTheCpu) {
+  ToyDims d = dims();
+  d.dtype = DType::kBF16;
+  const auto oracle = MakeBackend({"cpu", 2, "auto"});
+  const auto prompt = Prompt(150, d.vocab, 30);
+  const auto score = [&](Backend& on) {
+    ToyDecoder decoder(on, d, 5);
+    decoder.want_logits = true;
+    PrepareSlot(decoder, 1, prompt, DefaultSampling());
+    std::vector<ToyDecoder::SampleAt> samples;
+    for (int i = 0; i + 1 < static_cast<int>(prompt.size()); i += 7)
+      samples.push_back({i, 1, prompt[i + 1]});
+    decoder.Run({{1, 0, prompt}}, samples);
+    return decoder.logits.Get();
+  };
+  const std::vector<float> expected = score(*oracle);
+  const std::vector<float> actual = score(*backend);
+  const double tolerance = backend->activation_dtype() == DType::kF32 ? 0 : 2e-2;
+  EXPECT_TRUE(RelativelyNear(actual, {expected.begin(), expected.end()}, tolerance));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Bits,
+                         ::testing::Combine(::testing::ValuesIn(WithGpu({"cpu:auto:2"})),
+                                            ::testing::Values(0, 1, 2, 3)),
+                         [](const auto& info) {
+                           return DeviceName(std::get<0>(info.param)) + "_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+INSTANTIATE_TEST_SUITE_P(Models, CpuBits, ::testing::Values(0, 1, 2, 3));
 
 }  // namespace
 }  // namespace rollcast

@@ -33,11 +33,11 @@ TEST_P(EmbedTest, ResolvesRowsAndReadsTheTable) {
     batch.row_position = row_position.data();
     batch.position = position.data();
     batch.slot = slot.data();
-    const DeviceArray<float> out(*backend, 8 * hidden, -1.0f);
+    const DeviceArray<float> out(*backend, 8 * hidden, kPoison);
     backend->Embed({&batch, &slots.state, table.view, 16, 2.5f, out.data()});
     EXPECT_EQ(position.Get(), (std::vector<int32_t>{12, 13, 14, 19, -1, -1, -1, -1}));
     EXPECT_EQ(slot.Get(), (std::vector<int32_t>{3, 3, 3, 1, -1, -1, -1, -1}));
-    std::vector<float> expected(8 * hidden, -1.0f);
+    std::vector<float> expected(8 * hidden, kPoison);
     const int tokens[] = {5, 0, 10, 8};
     for (int r = 0; r < 4; ++r)
       for (int i = 0; i < hidden; ++i)
@@ -119,6 +119,29 @@ TEST_P(AdvanceTest, MovesSlotsOn) {
     EXPECT_EQ(m.stopped, stopped[i]) << i;
     EXPECT_EQ(after[i].stopped, stopped[i]) << i;
   }
+}
+
+// The last token of a full context has no place in the history; the next slot's must stay whole.
+TEST_P(AdvanceTest, FullContextDoesNotRunIntoTheNextSlot) {
+  const int max_context = 8;
+  TestSlots slots(*backend, 2, max_context, 4);
+  slots.length().Set({max_context, 3});
+  slots.history().Set(std::vector<int32_t>(2 * max_context, 6));
+  SlotSampling sampling = DefaultSampling();
+  sampling.max_length = max_context + 1;
+  slots.sampling().Set({sampling, sampling});
+  TestBatch batch(*backend, {max_context - 1}, {0});
+  batch.SetSamples(*backend, {0}, {0}, {-1});
+  const DeviceArray<SampleResult> results(*backend, 1, SampleResult{5, 1, 0, -1, -1, -1});
+  const Buffer mailbox = backend->AllocateHostVisible(sizeof(SampleResult));
+  backend->Advance(
+      {&batch.batch, &slots.state, results.data(), mailbox.as<SampleResult>(), 1, nullptr});
+  backend->Record()->Wait();
+  EXPECT_EQ(slots.history().Get(), std::vector<int32_t>(2 * max_context, 6));
+  EXPECT_EQ(slots.last_token().Get(), (std::vector<int32_t>{5, 0}));
+  EXPECT_EQ(slots.length().Get(), (std::vector<int32_t>{max_context + 1, 3}));
+  EXPECT_EQ(slots.stopped().Get(), (std::vector<int32_t>{1, 0}));
+  EXPECT_EQ(mailbox.as<SampleResult>()[0].token, 5);
 }
 
 RC_FOR_ALL_DEVICES(EmbedTest);

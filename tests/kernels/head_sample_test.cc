@@ -48,6 +48,8 @@ class ChosenLogits {
     backend_.HeadSample(args);
     return results.Get();
   }
+  /// As the backend holds them.
+  const std::vector<float>& logits() const { return bias_.exact; }
   SampleResult Draw(const SlotSampling& sampling, int position) {
     slots.sampling().Set(std::vector<SlotSampling>(slots.state.num_slots, sampling));
     return Run(position, {-1})[0];
@@ -107,8 +109,10 @@ double LogProbReference(const std::vector<float>& logits, int id, double tempera
 using HeadTest = OpTest;
 
 TEST_P(HeadTest, LogitsAndLogProbabilities) {
-  for (const auto& [hidden, vocab, dtype] :
-       {std::tuple{100, 301, DType::kBF16}, {17, 9001, DType::kF16}, {33, 5, DType::kF32}}) {
+  for (const auto& [hidden, vocab, dtype] : {std::tuple{100, 301, DType::kBF16},
+                                             {17, 9001, DType::kF16},
+                                             {33, 5, DType::kF32},
+                                             {136, 8999, DType::kBF16}}) {
     const int rows = 5;
     const std::vector<float> x = random.Normal(rows * hidden, 2);
     const Weight norm(*backend, random.Normal(hidden, 0.3f, 1), {hidden}, dtype);
@@ -124,8 +128,8 @@ TEST_P(HeadTest, LogitsAndLogProbabilities) {
     const std::vector<int32_t> sample_row = {2, 0, 4, -1, 1, 0}, sample_slot = {1, 0, 2, 0, 0, 1};
     batch.SetSamples(*backend, sample_row, sample_slot, {3, -1, -1, -1, -1, 4});
     const DeviceArray<SampleResult> results(*backend, 6, SampleResult{});
-    const DeviceArray<float> logits(*backend, 6 * vocab, -1.0f),
-        hidden_out(*backend, 6 * hidden, -1.0f);
+    const DeviceArray<float> logits(*backend, 6 * vocab, kPoison),
+        hidden_out(*backend, 6 * hidden, kPoison);
     HeadSampleArgs args = {};
     args.batch = &batch.batch;
     args.slots = &slots.state;
@@ -139,38 +143,40 @@ TEST_P(HeadTest, LogitsAndLogProbabilities) {
     args.hidden_out = hidden_out.data();
     backend->HeadSample(args);
 
-    std::vector<double> expected(6 * vocab, -1.0);
-    std::vector<float> expected_hidden(6 * hidden, -1.0f);
+    // Of the invalid samples, 3 and 4, logits and hidden states mean nothing.
+    const std::vector<float> got = logits.Get(), got_hidden = hidden_out.Get();
+    const auto part = [](const std::vector<float>& all, int i, int size) {
+      return std::vector<float>(all.begin() + i * size, all.begin() + (i + 1) * size);
+    };
     for (int i : {0, 1, 2, 5}) {
+      std::vector<double> expected(vocab);
       const float* row = &x[sample_row[i] * hidden];
       double squares = 0;
       for (int k = 0; k < hidden; ++k) squares += static_cast<double>(row[k]) * row[k];
       const double factor = 1 / std::sqrt(squares / hidden + 1e-5);
-      for (int j = 0; j < vocab; ++j) {
-        expected[i * vocab + j] = 0;
+      for (int j = 0; j < vocab; ++j)
         for (int k = 0; k < hidden; ++k)
-          expected[i * vocab + j] += row[k] * factor * norm.exact[k] * head.exact[j * hidden + k];
-      }
-      std::copy(row, row + hidden, &expected_hidden[i * hidden]);
+          expected[j] += row[k] * factor * norm.exact[k] * head.exact[j * hidden + k];
+      EXPECT_TRUE(Matches(*backend, part(got, i, vocab), expected, 3e-5, Precision::kRounded));
+      EXPECT_TRUE(SameBits(part(got_hidden, i, hidden), std::vector<float>(row, row + hidden)));
     }
-    EXPECT_TRUE(Near(logits.Get(), expected, 3e-5));
-    EXPECT_TRUE(SameBits(hidden_out.Get(), expected_hidden));
 
     const std::vector<SampleResult> out = results.Get();
-    const std::vector<float> got = logits.Get();
     for (int i : {3, 4}) EXPECT_EQ(out[i].valid, 0);
     EXPECT_EQ(out[0].token, 3);
     EXPECT_EQ(out[5].token, 4);
     for (int i : {0, 1, 2, 5}) {
-      const std::vector<float> mine(got.begin() + i * vocab, got.begin() + (i + 1) * vocab);
+      const std::vector<float> mine = part(got, i, vocab);
       EXPECT_EQ(out[i].valid, 1);
       ASSERT_GE(out[i].token, 0);
       ASSERT_LT(out[i].token, vocab);
       const double temperature = sampling[sample_slot[i]].temperature;
       const double raw = LogProbReference(mine, out[i].token, 1);
-      EXPECT_NEAR(out[i].logprob_raw, raw, 3e-6);
+      const double tolerance = exact() ? 3e-6 : 1e-5;
+      EXPECT_NEAR(out[i].logprob_raw, raw, tolerance);
       EXPECT_NEAR(out[i].logprob,
-                  temperature > 0 ? LogProbReference(mine, out[i].token, temperature) : raw, 3e-6);
+                  temperature > 0 ? LogProbReference(mine, out[i].token, temperature) : raw,
+                  tolerance);
       EXPECT_EQ(out[i].logprob_filtered, out[i].logprob);
       if (i == 2) {
         EXPECT_EQ(out[i].token, std::max_element(mine.begin(), mine.end()) - mine.begin());
@@ -211,6 +217,7 @@ TEST_P(HeadTest, FiltersAndPenalties) {
     logits[5] = logits[7] = 20;
     logits[8] = logits[9] = logits[10] = logits[4096];  // ties
     ChosenLogits model(*backend, logits, 1);
+    logits = model.logits();
     std::vector<int32_t> all(model.slots.state.max_context, 0);
     std::copy(history.begin(), history.end(), all.begin());
     model.slots.history().Set(all);
@@ -307,9 +314,10 @@ TEST_P(HeadTest, AllIdsMaskedOrNotANumber) {
 
 TEST_P(HeadTest, DrawsFollowTheDistribution) {
   const int vocab = 200, draws = 20000, slots = 50;
-  const std::vector<float> logits = random.Normal(vocab, 1.5f);
+  const std::vector<float> chosen = random.Normal(vocab, 1.5f);
   for (float top_p : {1.0f, 0.8f}) {
-    ChosenLogits model(*backend, logits, slots, draws);
+    ChosenLogits model(*backend, chosen, slots, draws);
+    const std::vector<float>& logits = model.logits();
     SlotSampling s = DefaultSampling();
     s.temperature = 1.25f;
     s.top_p = top_p;

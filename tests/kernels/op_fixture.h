@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -17,31 +18,67 @@
 
 namespace rollcast {
 
-/// Memory of a backend with `size` elements.
+/// Memory of a backend with `size` elements between two guards, which must be whole when it goes.
 template <class T>
 class DeviceArray {
  public:
   DeviceArray() = default;
   DeviceArray(Backend& backend, const std::vector<T>& host)
-      : backend_(&backend), size_(host.size()), buffer_(backend.Allocate(host.size() * sizeof(T))) {
+      : backend_(&backend),
+        size_(host.size()),
+        buffer_(backend.Allocate(host.size() * sizeof(T) + 2 * kGuardBytes)) {
+    const std::vector<uint8_t> guard(kGuardBytes, kGuard);
+    backend.Upload(buffer_.data(), guard.data(), kGuardBytes);
+    backend.Upload(End(), guard.data(), kGuardBytes);
     Set(host);
   }
   DeviceArray(Backend& backend, size_t size, T value)
       : DeviceArray(backend, std::vector<T>(size, value)) {}
+  DeviceArray(DeviceArray&&) = default;
+  DeviceArray& operator=(DeviceArray&& other) noexcept {
+    CheckGuards();
+    backend_ = other.backend_;
+    size_ = other.size_;
+    buffer_ = std::move(other.buffer_);
+    return *this;
+  }
+  ~DeviceArray() { CheckGuards(); }
 
   void Set(const std::vector<T>& host) {
     ASSERT_EQ(host.size(), size_);
-    backend_->Upload(buffer_.data(), host.data(), size_ * sizeof(T));
+    backend_->Upload(data(), host.data(), size_ * sizeof(T));
   }
   std::vector<T> Get() const {
     std::vector<T> host(size_);
-    backend_->Download(host.data(), buffer_.data(), size_ * sizeof(T));
+    backend_->Download(host.data(), data(), size_ * sizeof(T));
     return host;
   }
-  T* data() const { return buffer_.template as<T>(); }
+  T* data() const {
+    return buffer_.data() == nullptr
+               ? nullptr
+               : reinterpret_cast<T*>(buffer_.template as<uint8_t>() + kGuardBytes);
+  }
   size_t size() const { return size_; }
 
  private:
+  static constexpr size_t kGuardBytes = 256;  // what the backend aligns memory to
+  static constexpr uint8_t kGuard = 0xff;     // NaN in every float type
+
+  uint8_t* End() const { return buffer_.template as<uint8_t>() + kGuardBytes + size_ * sizeof(T); }
+  void CheckGuards() const {
+    if (buffer_.data() == nullptr) return;
+    std::vector<uint8_t> guards(2 * kGuardBytes);
+    backend_->Download(guards.data(), buffer_.data(), kGuardBytes);
+    backend_->Download(guards.data() + kGuardBytes, End(), kGuardBytes);
+    for (size_t i = 0; i < guards.size(); ++i)
+      if (guards[i] != kGuard) {
+        ADD_FAILURE() << "an array of " << size_ << " elements of " << sizeof(T)
+                      << " bytes was written outside of, at byte " << i % kGuardBytes
+                      << (i < kGuardBytes ? " of the guard before it" : " after its end");
+        return;
+      }
+  }
+
   Backend* backend_ = nullptr;
   size_t size_ = 0;
   Buffer buffer_;
@@ -69,11 +106,12 @@ inline float FromFloat16(uint16_t h) {
   return h & 0x8000 ? -a : a;
 }
 
-/// A weight on the device, and what its elements are exactly.
-struct Weight {
-  Weight() = default;
-  Weight(Backend& backend, const std::vector<float>& values, Shape shape, DType dtype)
-      : exact(values) {
+/// Numbers on a device in one of the float types.
+class Numbers {
+ public:
+  Numbers() = default;
+  Numbers(Backend& backend, const std::vector<float>& values, DType dtype)
+      : exact(values), dtype_(dtype) {
     std::vector<uint8_t> bytes(values.size() * SizeOf(dtype));
     for (size_t i = 0; i < values.size(); ++i) {
       if (dtype == DType::kF32) {
@@ -82,19 +120,52 @@ struct Weight {
       }
       const uint16_t bits = dtype == DType::kBF16 ? ToBFloat16(values[i]) : ToFloat16(values[i]);
       std::memcpy(&bytes[2 * i], &bits, 2);
-      if (dtype == DType::kBF16) {
-        const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-        std::memcpy(&exact[i], &wide, 4);
-      } else {
-        exact[i] = FromFloat16(bits);
-      }
+      exact[i] = Wide(bits);
     }
-    memory = DeviceArray<uint8_t>(backend, bytes);
-    view = TensorView{memory.data(), dtype, shape};
+    memory_ = DeviceArray<uint8_t>(backend, bytes);
   }
 
-  std::vector<float> exact;
-  DeviceArray<uint8_t> memory;
+  std::vector<float> Get() const {
+    const std::vector<uint8_t> bytes = memory_.Get();
+    std::vector<float> values(bytes.size() / SizeOf(dtype_));
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (dtype_ == DType::kF32) {
+        std::memcpy(&values[i], &bytes[4 * i], 4);
+        continue;
+      }
+      uint16_t bits;
+      std::memcpy(&bits, &bytes[2 * i], 2);
+      values[i] = Wide(bits);
+    }
+    return values;
+  }
+  void* data(size_t element = 0) const { return memory_.data() + element * SizeOf(dtype_); }
+  size_t size() const { return exact.size(); }
+  DType dtype() const { return dtype_; }
+
+  std::vector<float> exact;  // what the elements were made to be, rounded to the type
+
+ private:
+  float Wide(uint16_t bits) const {
+    if (dtype_ != DType::kBF16) return FromFloat16(bits);
+    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+    float value;
+    std::memcpy(&value, &wide, 4);
+    return value;
+  }
+
+  DType dtype_ = DType::kF32;
+  DeviceArray<uint8_t> memory_;
+};
+
+/// A weight on the device: of `dtype` where the backend leaves the choice.
+struct Weight : Numbers {
+  Weight() = default;
+  Weight(Backend& backend, const std::vector<float>& values, Shape shape, DType dtype)
+      : Numbers(backend, values, backend.weight_dtype().value_or(dtype)) {
+    view = TensorView{data(), this->dtype(), shape};
+  }
+
   TensorView view;
 };
 
@@ -132,33 +203,69 @@ template <class T>
   return ::testing::AssertionSuccess();
 }
 
-/// Every element within `tolerance` * (1 + |expected|).
+/// Every element within `tolerance` * (1 + |expected|). Where `expected` is NaN the poison must be
+/// untouched.
 inline ::testing::AssertionResult Near(const std::vector<float>& actual,
                                        const std::vector<double>& expected, double tolerance) {
   if (actual.size() != expected.size())
     return ::testing::AssertionFailure()
            << actual.size() << " against " << expected.size() << " elements";
   for (size_t i = 0; i < actual.size(); ++i)
-    if (!(std::abs(actual[i] - expected[i]) <= tolerance * (1 + std::abs(expected[i]))))
+    if (std::isnan(expected[i])
+            ? !std::isnan(actual[i])
+            : !(std::abs(actual[i] - expected[i]) <= tolerance * (1 + std::abs(expected[i]))))
       return ::testing::AssertionFailure()
              << "element " << i << ": " << actual[i] << ", expected " << expected[i];
   return ::testing::AssertionSuccess();
 }
 
-/// "cpu:avx2:3" = device, instruction set, threads.
+/// Root mean square of the differences within `tolerance` times that of `expected`, and no element
+/// off by more than eight times as much. Where `expected` is NaN the poison must be untouched.
+inline ::testing::AssertionResult RelativelyNear(const std::vector<float>& actual,
+                                                 const std::vector<double>& expected,
+                                                 double tolerance) {
+  if (actual.size() != expected.size())
+    return ::testing::AssertionFailure()
+           << actual.size() << " against " << expected.size() << " elements";
+  double squares = 0, error = 0, count = 0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    if (std::isnan(expected[i]) != std::isnan(actual[i]))
+      return ::testing::AssertionFailure()
+             << "element " << i << ": " << actual[i] << ", expected " << expected[i];
+    if (std::isnan(expected[i])) continue;
+    squares += expected[i] * expected[i];
+    error += (actual[i] - expected[i]) * (actual[i] - expected[i]);
+    ++count;
+  }
+  if (!(error <= tolerance * tolerance * squares))
+    return ::testing::AssertionFailure()
+           << "relative error " << std::sqrt(error / squares) << ", at most " << tolerance;
+  const double scale = std::sqrt(squares / std::max(count, 1.0));
+  for (size_t i = 0; i < actual.size(); ++i)
+    if (std::abs(actual[i] - expected[i]) > 8 * tolerance * (scale + std::abs(expected[i])))
+      return ::testing::AssertionFailure()
+             << "element " << i << ": " << actual[i] << ", expected " << expected[i];
+  return ::testing::AssertionSuccess();
+}
+
+/// "cpu:avx2:3" = device, instruction set, threads; "cuda" and "cuda:1" as they are.
 inline BackendOptions ParseDevice(const std::string& text) {
   BackendOptions options;
   const size_t a = text.find(':');
   options.device = text.substr(0, a);
   if (a == std::string::npos) return options;
+  if (options.device == "cuda") {
+    options.device = text;
+    return options;
+  }
   const size_t b = text.find(':', a + 1);
   options.isa = text.substr(a + 1, b - a - 1);
   if (b != std::string::npos) options.threads = std::stoi(text.substr(b + 1));
   return options;
 }
 
-/// Devices of this machine that op tests run on, plain CPU code on one thread first.
-inline std::vector<std::string> TestDevices() {
+/// Variants of the CPU backend that this machine has, plain code on one thread first.
+inline std::vector<std::string> CpuDevices() {
   std::vector<std::string> devices;
   for (const char* isa : {"plain", "avx2", "avx512"}) {
     const std::string device = std::string("cpu:") + isa;
@@ -173,23 +280,51 @@ inline std::vector<std::string> TestDevices() {
   return devices;
 }
 
-inline std::string DeviceTestName(const ::testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
+/// `cpu`, and the GPU that ROLLCAST_TEST_DEVICE names, if it names one.
+inline std::vector<std::string> WithGpu(std::vector<std::string> cpu) {
+  const char* named = std::getenv("ROLLCAST_TEST_DEVICE");
+  if (named != nullptr && std::string(named).rfind("cuda", 0) == 0) cpu.push_back(named);
+  return cpu;
+}
+
+inline std::string DeviceName(std::string name) {
   for (char& c : name)
     if (c == ':') c = '_';
   return name;
+}
+inline std::string DeviceTestName(const ::testing::TestParamInfo<std::string>& info) {
+  return DeviceName(info.param);
+}
+
+/// What "equal" means on a device. `kRounded`: of results that pass through bfloat16 on their way,
+/// `kSummed`: of float32 sums of exact products.
+enum class Precision { kRounded, kSummed };
+
+inline ::testing::AssertionResult Matches(const Backend& backend, const std::vector<float>& actual,
+                                          const std::vector<double>& expected, double tolerance,
+                                          Precision precision) {
+  if (backend.activation_dtype() == DType::kF32) return Near(actual, expected, tolerance);
+  return RelativelyNear(actual, expected, precision == Precision::kRounded ? 6e-3 : 3e-5);
 }
 
 class OpTest : public ::testing::TestWithParam<std::string> {
  protected:
   OpTest() : backend(MakeBackend(ParseDevice(GetParam()))), random(1) {}
 
+  bool exact() const { return backend->activation_dtype() == DType::kF32; }
+  /// What passes between ops, with random or given content, or poisoned.
+  Numbers Activations(const std::vector<float>& values) const {
+    return Numbers(*backend, values, backend->activation_dtype());
+  }
+  Numbers Poisoned(size_t size) const { return Activations(std::vector<float>(size, kPoison)); }
+
   std::unique_ptr<Backend> backend;
   Random random;
 };
 
-#define RC_FOR_ALL_DEVICES(test) \
-  INSTANTIATE_TEST_SUITE_P(Devices, test, ::testing::ValuesIn(TestDevices()), DeviceTestName)
+#define RC_FOR_ALL_DEVICES(test)                                                      \
+  INSTANTIATE_TEST_SUITE_P(Devices, test, ::testing::ValuesIn(WithGpu(CpuDevices())), \
+                           DeviceTestName)
 
 /// A batch whose arrays are on the device. Rows are given already resolved, for tests of ops that
 /// come after Embed.
@@ -268,6 +403,53 @@ class TestSlots {
  private:
   DeviceArray<int32_t> last_token_, length_, stopped_, page_table_, history_;
   DeviceArray<SlotSampling> sampling_;
+};
+
+/// A batch of segments that Embed has resolved, for ops that read more of it than its rows.
+class SegmentBatch {
+ public:
+  struct Segment {
+    int slot;  // -1 = padding
+    int first_position;
+    int rows;
+  };
+
+  SegmentBatch(Backend& backend, TestSlots& slots, const std::vector<Segment>& segments)
+      : table_(backend, {1.0f}, {1, 1}, DType::kF32) {
+    std::vector<int32_t> begin = {0}, segment_slot, token;
+    for (const Segment& s : segments) {
+      segment_slot.push_back(s.slot);
+      for (int i = 0; i < s.rows; ++i) {
+        token.push_back(0);
+        positions.push_back(s.slot < 0 ? -1 : s.first_position + i);
+        row_slots.push_back(s.slot);
+      }
+      begin.push_back(static_cast<int32_t>(token.size()));
+      batch.max_segment_rows = std::max(batch.max_segment_rows, s.rows);
+    }
+    const auto put = [&](const std::vector<int32_t>& v) {
+      arrays_.emplace_back(backend, v);
+      return arrays_.back().data();
+    };
+    batch.num_rows = static_cast<int>(token.size());
+    batch.num_segments = static_cast<int>(segments.size());
+    batch.segment_begin = put(begin);
+    batch.segment_slot = put(segment_slot);
+    batch.row_token = put(token);
+    batch.row_position = put(positions);
+    batch.position = put(std::vector<int32_t>(token.size(), 12345));
+    batch.slot = put(std::vector<int32_t>(token.size(), 12345));
+    hidden_ = DeviceArray<float>(backend, token.size(), kPoison);
+    backend.Embed({&batch, &slots.state, table_.view, 0, 1.0f, hidden_.data()});
+  }
+
+  RaggedBatch batch;
+  std::vector<int32_t> positions, row_slots;  // [rows] as Embed resolves them
+
+ private:
+  Weight table_;
+  DeviceArray<float> hidden_;
+  std::vector<DeviceArray<int32_t>> arrays_;
 };
 
 }  // namespace rollcast

@@ -73,8 +73,9 @@ class ToyDecoder {
     cos_ = DeviceArray<float>(backend, cos);
     sin_ = DeviceArray<float>(backend, sin);
     const size_t kv_size = static_cast<size_t>(dims.layers) * slots.num_pages * dims.page_size * kv;
-    k_ = DeviceArray<float>(backend, kv_size, dims.kv_fill);
-    v_ = DeviceArray<float>(backend, kv_size, dims.kv_fill);
+    k_ = Numbers(backend, std::vector<float>(kv_size, dims.kv_fill), backend.kv_dtype());
+    v_ = Numbers(backend, std::vector<float>(kv_size, dims.kv_fill), backend.kv_dtype());
+    this->kv.dtype = backend.kv_dtype();
     this->kv.k = k_.data();
     this->kv.v = v_.data();
     this->kv.num_layers = dims.layers;
@@ -121,10 +122,13 @@ class ToyDecoder {
     batch.sample_slot = put(sample_slot);
     batch.sample_forced = put(forced);
     hidden = DeviceArray<float>(backend_, static_cast<size_t>(rows) * dims_.hidden, kPoison);
-    q_ = DeviceArray<float>(backend_, static_cast<size_t>(rows) * dims_.heads * dims_.head_dim,
-                            kPoison);
-    attended_ = DeviceArray<float>(backend_, q_.size(), kPoison);
-    mlp_ = DeviceArray<float>(backend_, static_cast<size_t>(rows) * dims_.intermediate, kPoison);
+    const auto poisoned = [&](int width) {
+      return Numbers(backend_, std::vector<float>(static_cast<size_t>(rows) * width, kPoison),
+                     backend_.activation_dtype());
+    };
+    q_ = poisoned(dims_.heads * dims_.head_dim);
+    attended_ = poisoned(dims_.heads * dims_.head_dim);
+    mlp_ = poisoned(dims_.intermediate);
     result_ = DeviceArray<SampleResult>(backend_, samples.size(), SampleResult{});
     mailbox_ = backend_.AllocateHostVisible(samples.size() * sizeof(SampleResult));
     logits = want_logits ? DeviceArray<float>(backend_, samples.size() * dims_.vocab, kPoison)
@@ -211,7 +215,8 @@ class ToyDecoder {
  private:
   Weight embedding_, final_norm_;
   std::vector<Layer> layers_;
-  DeviceArray<float> cos_, sin_, k_, v_, q_, attended_, mlp_;
+  DeviceArray<float> cos_, sin_;
+  Numbers k_, v_, q_, attended_, mlp_;
   DeviceArray<SampleResult> result_;
   Buffer mailbox_;
   std::vector<DeviceArray<int32_t>> arrays_;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "kernels/check.h"
@@ -224,6 +225,37 @@ TEST(CommandLine, AKeyThatMayBeEmptyMustBeGivenAllTheSame) {
             "--set rollout.output=...; an empty text stands for none\n");
   EXPECT_EQ(RunWith({command}, {"sample", "--input", "a", "--set", "rollout.output="}).status, 0);
   EXPECT_EQ(runs, 1);
+}
+
+// The environment stands between the file and --set.
+TEST(CommandLine, KernelsAreNamedInTheEnvironment) {
+  Options o;
+  Config seen;
+  const Command command = Sample(o, [&](const Config& c) {
+    seen = c;
+    return 0;
+  });
+  const auto run = [&](const char* ops, std::vector<const char*> more = {}) {
+    std::vector<const char*> args = {"sample", "--input", "a", "--model", "m"};
+    args.insert(args.end(), more.begin(), more.end());
+    setenv("ROLLCAST_OPS", ops, 1);
+    const Result r = RunWith({command}, args);
+    unsetenv("ROLLCAST_OPS");
+    return r;
+  };
+  EXPECT_EQ(run("linear=plain,attention=whole").status, 0);
+  EXPECT_EQ(seen.kernels.linear, "plain");
+  EXPECT_EQ(seen.kernels.attention, "whole");
+  EXPECT_EQ(run("linear=plain", {"--set", "kernels.linear=avx2"}).status, 0);
+  EXPECT_EQ(seen.kernels.linear, "avx2");
+  EXPECT_EQ(seen.kernels.attention, "auto");
+  EXPECT_EQ(run("").status, 0);
+  EXPECT_EQ(seen.kernels.linear, "auto");
+  const Result r = run("embed=fast");
+  EXPECT_EQ(r.status, 1);
+  EXPECT_EQ(r.err,
+            "rollcast: ROLLCAST_OPS: no op \"embed\" has kernels to choose from; linear and "
+            "attention have\n");
 }
 
 TEST(CommandLine, PrintsConfigurationWithoutRunning) {

@@ -19,8 +19,8 @@ using testing::CommandResult;
 using testing::RunCommand;
 using testing::RunRollcast;
 
-constexpr const char* kCommands[] = {"trainer",  "worker",  "generate", "score", "inspect",
-                                     "tokenize", "convert", "replay",   "bench"};
+constexpr const char* kCommands[] = {"trainer",  "worker",  "generate", "score",   "inspect",
+                                     "tokenize", "convert", "replay",   "explain", "bench"};
 
 TEST(Executable, HelpVersionAndUsage) {
   CommandResult r = RunRollcast({"--version"});
