@@ -28,7 +28,10 @@ class StreamEvent final : public Event {
   bool Ready() override {
     const DeviceScope scope(device_);
     const cudaError_t status = cudaEventQuery(event_.get());
-    if (status == cudaErrorNotReady) return false;
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();  // it counts as an error for whoever asks next
+      return false;
+    }
     RC_CUDA(status);
     return true;
   }
