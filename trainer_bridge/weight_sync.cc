@@ -82,7 +82,9 @@ WeightPublisher::WeightPublisher(Communicator& communicator, std::vector<int> ra
 WeightPublisher::~WeightPublisher() = default;
 
 void WeightPublisher::UseTransport(const std::string& name) {
-  transport_maker_ = &FindTransport(transport_makers_, name);
+  const WeightTransportMaker& maker = FindTransport(transport_makers_, name);
+  if (&maker == transport_maker_) return;
+  transport_maker_ = &maker;
   transport_group_.clear();  // the next update makes its transport anew
 }
 

@@ -63,10 +63,7 @@ class CudaBackend : public Backend {
   std::optional<DType> weight_dtype() const override { return DType::kBF16; }
 
   Buffer Allocate(size_t bytes) override { return AllocateDeviceMemory(device_, bytes); }
-  Buffer AllocateHostVisible(size_t bytes) override {
-    Use();
-    return AllocatePinnedMemory(bytes);
-  }
+  Buffer AllocateHostVisible(size_t bytes) override { return AllocatePinnedMemory(device_, bytes); }
   void Upload(void* device, const void* host, size_t bytes) override {
     Use();
     ring_->Upload(device, host, bytes, stream());
@@ -221,10 +218,7 @@ class CudaBackend : public Backend {
     return std::make_unique<CudaGraph>(GraphExec(exec), stream());
   }
 
-  std::unique_ptr<Event> Record() override {
-    Use();
-    return RecordEvent(stream());
-  }
+  std::unique_ptr<Event> Record() override { return RecordEvent(device_, stream()); }
   void Synchronize() override {
     Use();
     RC_CUDA(cudaStreamSynchronize(stream()));

@@ -12,20 +12,41 @@ namespace {
 
 class StreamEvent final : public Event {
  public:
-  explicit StreamEvent(cudaStream_t stream) : event_(MakeEvent()) {
+  StreamEvent(int device, cudaStream_t stream) : device_(device) {
+    const DeviceScope scope(device_);
+    event_ = MakeEvent();
     RC_CUDA(cudaEventRecord(event_.get(), stream));
   }
-  void Wait() override { RC_CUDA(cudaEventSynchronize(event_.get())); }
+  ~StreamEvent() override {
+    const DeviceScope scope(device_, std::nothrow);
+    event_ = CudaEvent();
+  }
+  void Wait() override {
+    const DeviceScope scope(device_);
+    RC_CUDA(cudaEventSynchronize(event_.get()));
+  }
   bool Ready() override {
+    const DeviceScope scope(device_);
     const cudaError_t status = cudaEventQuery(event_.get());
-    if (status == cudaErrorNotReady) return false;
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();  // it counts as an error for whoever asks next
+      return false;
+    }
     RC_CUDA(status);
     return true;
   }
 
  private:
+  const int device_;
   CudaEvent event_;
 };
+
+CUcontext CurrentContext() {
+  static const auto get =
+      reinterpret_cast<decltype(&cuCtxGetCurrent)>(FindDriverFunction("cuCtxGetCurrent"));
+  CUcontext context = nullptr;
+  return get(&context) == CUDA_SUCCESS ? context : nullptr;
+}
 
 }  // namespace
 
@@ -57,18 +78,25 @@ Buffer AllocateDeviceMemory(int device, size_t bytes) {
                        " of ", total >> 20, " MiB are free"));
   }
   RC_CUDA(status);
-  return Buffer(data, bytes, [](void* p, size_t) { cudaFree(p); });
+  return Buffer(data, bytes, [device](void* p, size_t) {
+    const DeviceScope scope(device, std::nothrow);
+    cudaFree(p);
+  });
 }
 
-Buffer AllocatePinnedMemory(size_t bytes) {
+Buffer AllocatePinnedMemory(int device, size_t bytes) {
+  const DeviceScope scope(device);
   void* data = nullptr;
   RC_CUDA(cudaHostAlloc(&data, std::max<size_t>(bytes, 1),
                         cudaHostAllocMapped | cudaHostAllocPortable));
-  return Buffer(data, bytes, [](void* p, size_t) { cudaFreeHost(p); });
+  return Buffer(data, bytes, [device](void* p, size_t) {
+    const DeviceScope scope(device, std::nothrow);
+    cudaFreeHost(p);
+  });
 }
 
-std::unique_ptr<Event> RecordEvent(cudaStream_t stream) {
-  return std::make_unique<StreamEvent>(stream);
+std::unique_ptr<Event> RecordEvent(int device, cudaStream_t stream) {
+  return std::make_unique<StreamEvent>(device, stream);
 }
 
 void* FindDriverFunction(const char* name) {
@@ -81,11 +109,12 @@ void* FindDriverFunction(const char* name) {
   return function;
 }
 
-DeviceScope::DeviceScope(int device) {
-  static const auto get =
-      reinterpret_cast<decltype(&cuCtxGetCurrent)>(FindDriverFunction("cuCtxGetCurrent"));
-  if (get(&previous_) != CUDA_SUCCESS) previous_ = nullptr;
+DeviceScope::DeviceScope(int device) : previous_(CurrentContext()) {
   RC_CUDA(cudaSetDevice(device));
+}
+
+DeviceScope::DeviceScope(int device, std::nothrow_t) noexcept : previous_(CurrentContext()) {
+  cudaSetDevice(device);
 }
 
 DeviceScope::~DeviceScope() {

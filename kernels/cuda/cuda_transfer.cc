@@ -31,8 +31,9 @@ class CudaTransfer final : public DeviceTransfer {
     RC_CUDA(cudaMemsetAsync(overflow_.data(), 0, sizeof(int), stream));
   }
   ~CudaTransfer() override {
-    const DeviceScope scope(device_);
+    const DeviceScope scope(device_, std::nothrow);
     cudaStreamSynchronize(stream_.get());
+    stream_ = Stream();
   }
 
   std::string name() const override { return StrCat("cuda:", device_); }
@@ -44,10 +45,7 @@ class CudaTransfer final : public DeviceTransfer {
   }
 
   Buffer Allocate(size_t bytes) override { return AllocateDeviceMemory(device_, bytes); }
-  Buffer AllocateHost(size_t bytes) override {
-    const DeviceScope scope(device_);
-    return AllocatePinnedMemory(bytes);
-  }
+  Buffer AllocateHost(size_t bytes) override { return AllocatePinnedMemory(device_, bytes); }
 
   void Copy(void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return;
@@ -103,10 +101,7 @@ class CudaTransfer final : public DeviceTransfer {
     return sums;
   }
 
-  std::unique_ptr<Event> Record() override {
-    const DeviceScope scope(device_);
-    return RecordEvent(stream_.get());
-  }
+  std::unique_ptr<Event> Record() override { return RecordEvent(device_, stream_.get()); }
   void Synchronize() override {
     const DeviceScope scope(device_);
     RC_CUDA(cudaStreamSynchronize(stream_.get()));

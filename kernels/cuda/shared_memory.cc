@@ -65,7 +65,7 @@ class Mappings {
     const std::lock_guard lock(mutex_);
     const auto it = open_.find(key);
     if (--it->second.users > 0) return;
-    const DeviceScope scope(key.first);
+    const DeviceScope scope(key.first, std::nothrow);
     cudaIpcCloseMemHandle(it->second.base);
     open_.erase(it);
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -151,6 +152,31 @@ TEST_F(EngineUpdateTest, InFlightPoliciesReachTheEngine) {
     const std::lock_guard lock(mutex_);
     completions_.clear();
     ++id;
+  }
+}
+
+TEST_F(EngineUpdateTest, ACommitCopiesTheTensorsItNamesAndNoOthers) {
+  const ToyEngine other(ToyEngineConfig(), 2), untouched(ToyEngineConfig(), 1);
+  DeviceTransfer& transfer = toy_.store->transfer();
+  const std::vector<ManifestEntry>& entries = toy_.store->manifest().entries();
+  const auto sums = [&](const void* arena) {
+    std::vector<DeviceRange> ranges;
+    for (const ManifestEntry& entry : entries)
+      ranges.push_back({static_cast<const std::byte*>(arena) + entry.offset, entry.bytes});
+    return transfer.DigestSums(ranges);
+  };
+  const std::vector<uint64_t> before = sums(untouched.store->live());
+  const std::vector<uint64_t> after = sums(other.store->live());
+  transfer.Copy(toy_.store->staging(), other.store->live(), toy_.store->manifest().arena_bytes());
+  transfer.Synchronize();
+  // Runs of one, two and three entries, the last entry among them.
+  const auto last = static_cast<uint32_t>(entries.size() - 1);
+  const std::vector<uint32_t> carried = {1, 4, 5, last - 2, last - 1, last};
+  target_.Commit(carried, 0, std::nullopt, InFlightPolicy::kKeep);
+  const std::vector<uint64_t> live = sums(toy_.store->live());
+  for (uint32_t i = 0; i < entries.size(); ++i) {
+    const bool copied = std::find(carried.begin(), carried.end(), i) != carried.end();
+    EXPECT_EQ(live[i], copied ? after[i] : before[i]) << entries[i].name;
   }
 }
 

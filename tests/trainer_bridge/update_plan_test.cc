@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
+#include "kernels/float_convert.h"
+#include "tests/testing/test_devices.h"
 #include "tests/testing/toy_update_target.h"
 
 namespace rollcast {
@@ -118,6 +121,60 @@ TEST_F(UpdatePlanTest, ATiedAliasIsSkippedOrStandsForItsTarget) {
   set_.tensors = {set_.tensors.back()};
   EXPECT_EQ(WhyRefused(true, {"lm_head.weight"}), "");
 }
+
+/// The same checks where the trainer's tensors are in a device's memory.
+class DeviceUpdatePlanTest : public UpdatePlanTest,
+                             public ::testing::WithParamInterface<std::string> {
+ protected:
+  NamedTensor OnDevice(const std::string& name, const std::vector<float>& values) {
+    memory_.push_back(
+        std::make_unique<testing::DeviceBytes>(*transfer_, std::as_bytes(std::span(values))));
+    return {name, DType::kF32, manifest_.entries[static_cast<size_t>(manifest_.Find(name))].shape,
+            memory_.back()->data()};
+  }
+
+  std::unique_ptr<DeviceTransfer> transfer_ = MakeDeviceTransfer(GetParam());
+  std::vector<std::unique_ptr<testing::DeviceBytes>> memory_;
+};
+
+TEST_P(DeviceUpdatePlanTest, TheElementThatDoesNotFitIsNamed) {
+  const std::string up = "model.layers.0.mlp.up_proj.weight";  // float16
+  std::vector<float> values(30 * 12, 1.5f);
+  Tensor(up) = OnDevice(up, values);
+  EXPECT_EQ(WhyRefused(false), "");
+  values[359] = 65520.0f;
+  Tensor(up) = OnDevice(up, values);
+  EXPECT_EQ(WhyRefused(false), "tensor " + up +
+                                   ": element 359 of float32 is beyond the range of the model's "
+                                   "float16");
+  values[359] = std::numeric_limits<float>::infinity();
+  Tensor(up) = OnDevice(up, values);
+  EXPECT_EQ(WhyRefused(false), "");
+}
+
+TEST_P(DeviceUpdatePlanTest, TiedTensorsAreComparedAfterTheCast) {
+  std::vector<float> values(17 * 12);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>(i);
+  Tensor(kEmbedding) = OnDevice(kEmbedding, values);
+  set_.tensors.push_back(OnDevice(kEmbedding, values));
+  set_.tensors.back().name = "lm_head.weight";
+  EXPECT_EQ(WhyRefused(false), "");
+  // The head as bfloat16 on the host, the embedding as float32 on the device.
+  std::vector<uint16_t> stored(values.size());
+  ASSERT_TRUE(
+      ConvertFloats(values.data(), DType::kF32, stored.data(), DType::kBF16, values.size()));
+  set_.tensors.back().data = stored.data();
+  set_.tensors.back().dtype = DType::kBF16;
+  EXPECT_EQ(WhyRefused(false), "");
+  stored.back() ^= 1;
+  EXPECT_EQ(WhyRefused(false),
+            "tensor lm_head.weight: differs from model.embed_tokens.weight, but the model ties the "
+            "two");
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceUpdatePlanTest,
+                         ::testing::ValuesIn(testing::TransferDevices()),
+                         [](const auto& info) { return info.param.substr(0, 4); });
 
 }  // namespace
 }  // namespace rollcast

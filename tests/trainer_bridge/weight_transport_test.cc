@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -9,11 +10,16 @@
 #include "kernels/digest.h"
 #include "kernels/float_convert.h"
 #include "tests/testing/test_devices.h"
+#include "tests/testing/toy_update_target.h"
 
 namespace rollcast {
 namespace {
 
+using testing::BytesOf;
 using testing::DeviceBytes;
+using testing::MakeTensors;
+using testing::TensorSet;
+using testing::ToyUpdateTarget;
 
 struct Case {
   std::string source, target;  // devices of the trainer's tensors and of the ranks' weights
@@ -136,6 +142,66 @@ INSTANTIATE_TEST_SUITE_P(Devices, MessageTransportTest, ::testing::ValuesIn(Case
                                          info.param.target.substr(0, 4), "_",
                                          info.param.piece_bytes);
                          });
+
+/// The message transport under another name, as a second kind that a rank has.
+class OtherTransport final : public WeightTransport {
+ public:
+  explicit OtherTransport(std::unique_ptr<WeightTransport> inner) : inner_(std::move(inner)) {}
+  const char* name() const override { return "other"; }
+  bool broken() const override { return inner_->broken(); }
+  uint64_t Send(uint64_t transfer, std::span<const SourceTensor> tensors, Deadline deadline,
+                const Service& service) override {
+    return inner_->Send(transfer, tensors, deadline, service);
+  }
+  void Receive(uint64_t transfer, std::span<const MutableBytes> spans, Deadline deadline,
+               const Service& service) override {
+    inner_->Receive(transfer, spans, deadline, service);
+  }
+
+ private:
+  std::unique_ptr<WeightTransport> inner_;
+};
+
+TEST(WeightTransports, TheAnnouncementNamesTheTransportAndRanksFollow) {
+  std::atomic<int> made{0};
+  const WeightTransportMaker mpi = MessageWeightTransport();
+  const WeightTransportMaker other = {
+      "other", [] { return std::string("token"); },
+      [&](Communicator& communicator, const std::vector<int>& group, const std::string& token) {
+        EXPECT_EQ(token, "token");
+        ++made;
+        return std::make_unique<OtherTransport>(mpi.make(communicator, group, ""));
+      }};
+  auto communicators = MakeThreadCommunicators(2);
+  EXPECT_THROW(WeightPublisher(*communicators[0], {1}, {mpi, other}, "nccl", [](Message) {}),
+               Error);
+  WeightPublisher publisher(*communicators[0], {1}, {mpi, other}, "mpi", [](Message) {});
+  ToyUpdateTarget target;
+  std::atomic<bool> stop{false};
+  std::thread rank([&] {
+    std::function<void()> round;
+    WeightReceiver receiver(*communicators[1], target, {other, mpi},
+                            {[&] { round(); }, nullptr, nullptr});
+    round = [&] {
+      while (auto message = communicators[1]->Poll()) receiver.Handle(*message);
+    };
+    for (Backoff backoff; !stop; backoff.Wait()) round();
+  });
+  int version = 0;
+  for (const std::string name : {"mpi", "other", "other", "mpi"}) {
+    publisher.UseTransport(name);
+    EXPECT_EQ(publisher.transport(), name);
+    const TensorSet set = MakeTensors(ToyUpdateTarget::Manifest(), ++version);
+    const SyncReport report = publisher.Publish(UpdateOptions(), set.tensors);
+    EXPECT_TRUE(report.committed) << report.error;
+    EXPECT_EQ(report.transport, name);
+    EXPECT_EQ(target.Step().tensors, BytesOf(set));
+  }
+  EXPECT_THROW(publisher.UseTransport("nccl"), Error);
+  stop = true;
+  rank.join();
+  EXPECT_EQ(made, 2);  // once on each side: the second update in a row goes by the same
+}
 
 TEST(FindTransportTest, TheErrorSaysWhichThereAre) {
   const std::vector<WeightTransportMaker> makers = {{"ipc", nullptr, nullptr},
