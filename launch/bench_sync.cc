@@ -202,12 +202,12 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
   }
   const auto stop = Clock::now();
   load.Stop();
+  RC_CHECK(!transfers.empty());
+  const Window first = transfers.front();  // connects the ranks, too; not reported
+  transfers.erase(transfers.begin());
 
-  Window before{start, stop}, after{start, stop};
-  if (!transfers.empty()) {
-    before.end = transfers.front().begin;
-    after.begin = stop - std::chrono::duration_cast<Clock::duration>(Seconds(kWarmUp));
-  }
+  const Window before{start, first.begin};
+  const Window after{stop - std::chrono::duration_cast<Clock::duration>(Seconds(kWarmUp)), stop};
   Json json;
   json["rank"] = world.rank();
   json["device"] = backend->name();

@@ -18,7 +18,10 @@ namespace {
 // what a rank that gave up still writes can never pass for a part of a later transfer.
 constexpr int kChunkBits = 24;
 constexpr uint64_t kOpened = 1;  // transfer 0: the rank has opened the counters
-constexpr size_t kCopiesAhead = 4;
+// An event between two copies costs the copy engine about 30 us: chunks that wait for nobody's
+// buffer are counted in batches.
+constexpr size_t kChunksABatch = 16;
+constexpr size_t kBatchesAhead = 4;
 
 /// How a rank reaches the memory that it pulls from.
 struct SharedTensors {
@@ -163,24 +166,35 @@ class IpcTransport final : public WeightTransport {
 
     Attempt attempt(*this);
     TransferWait wait(deadline, service);
-    std::deque<std::unique_ptr<Event>> copies;  // of the chunks before `next`, the oldest first
+    struct Batch {
+      std::unique_ptr<Event> copied;
+      size_t end;  // chunks that are there when it is
+    };
+    std::deque<Batch> batches;  // under way, the oldest first
     size_t next = 0, done = 0, ring_next = 0;
     while (done < chunks.size()) {
       bool moved = false;
-      const size_t there = ChunksAt(place_ - 1, transfer);
-      for (; next < std::min(there, chunks.size()) && copies.size() < kCopiesAhead; ++next) {
-        const std::byte* slot = through[next] ? ring[ring_next++ % ring.size()] : nullptr;
-        for (const ChunkPiece& piece : chunks[next])
-          device_->Copy(
-              spans[piece.tensor].data() + piece.offset,
-              staged[piece.tensor] ? slot + piece.place : tensors[piece.tensor] + piece.offset,
-              piece.bytes);
-        copies.push_back(device_->Record());
+      const size_t there = std::min(ChunksAt(place_ - 1, transfer), chunks.size());
+      while (next < there && batches.size() < kBatchesAhead) {
+        const size_t begin = next;
+        bool ring_chunk = false;  // its sender waits for the buffer
+        while (next < there && next - begin < kChunksABatch && !ring_chunk) {
+          ring_chunk = through[next];
+          const std::byte* slot = ring_chunk ? ring[ring_next++ % ring.size()] : nullptr;
+          for (const ChunkPiece& piece : chunks[next])
+            device_->Copy(
+                spans[piece.tensor].data() + piece.offset,
+                staged[piece.tensor] ? slot + piece.place : tensors[piece.tensor] + piece.offset,
+                piece.bytes);
+          ++next;
+        }
+        batches.push_back({device_->Record(), next});
         moved = true;
       }
-      for (; !copies.empty() && copies.front()->Ready(); moved = true) {
-        copies.pop_front();
-        Publish(transfer, ++done);
+      for (; !batches.empty() && batches.front().copied->Ready(); moved = true) {
+        done = batches.front().end;
+        batches.pop_front();
+        Publish(transfer, done);
       }
       if (done == chunks.size()) break;
       if (!wait.Next(moved)) ThrowLate(transfer, chunks.size());

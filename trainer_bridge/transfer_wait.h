@@ -19,7 +19,6 @@ class TransferWait {
   const Deadline deadline_;
   const Service& service_;
   Clock::time_point next_service_;
-  Backoff backoff_;
 };
 
 }  // namespace rollcast

@@ -11,7 +11,7 @@ namespace {
 using testing::ExpectError;
 
 RankInfo Rank(Role role, const std::string& host, const std::string& device, int gpus) {
-  RankInfo info{role, "1", 0, host, device, {}};
+  RankInfo info{role, "1", "", host, device, {}};
   for (int i = 0; i < gpus; ++i) info.gpus.push_back(StrCat(host, "-gpu", i));
   return info;
 }
