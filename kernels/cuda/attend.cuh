@@ -213,7 +213,7 @@ struct Attend {
     for (int i = 0; i < kRowsEach / kBlock; ++i) {
       rows.token[i] = tile * kTile + static_cast<int>(threadIdx.x) / 32 * kRowsEach + i * kBlock +
                       static_cast<int>(threadIdx.x) % kBlock;
-      rows.page[i] = rows.token[i] <= limit ? pages[rows.token[i] / p.page_size] : -1;
+      rows.page[i] = rows.token[i] <= limit ? __ldcg(pages + rows.token[i] / p.page_size) : -1;
     }
     return rows;
   }

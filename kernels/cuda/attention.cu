@@ -9,8 +9,8 @@ namespace {
 template <int kDim, int kWarps, bool kPadded>
 __global__ void __launch_bounds__(kWarps * 32) AttentionWhole(const Params p) {
   extern __shared__ __align__(128) unsigned char shared[];
-  LetDependentsLaunch();
   WaitForEarlierKernels();
+  LetDependentsLaunch();  // in this order: see AttentionWork::is_old
   Attend<kDim, kWarps, kPadded> attend(p, shared);
   if (!attend.Begin(blockIdx.z, blockIdx.y, blockIdx.x)) return;
   State<kDim> total;
@@ -35,30 +35,43 @@ __global__ void __launch_bounds__(32)
     AttentionSplit(const Params p, const AttentionWork work, const AttentionScratch scratch) {
   extern __shared__ __align__(128) unsigned char shared[];
   using A = Attend<kDim, 1, kPadded>;
-  LetDependentsLaunch();
-  WaitForEarlierKernels();
+  if (!work.is_old) WaitForEarlierKernels();
   const int heads = p.num_kv_heads;
   int i = blockIdx.x;
-  int4 what = work.items[i / heads];  // there are at least as many items as CTAs in memory
-  const int items = *work.count * heads;
-  if (i >= items) return;
+  int4 what = __ldcg(work.items + i / heads);  // there are at least as many items as CTAs in memory
+  const int items = __ldcg(work.count) * heads;
   const auto find = [&](const A& attend, const int4& item) {  // nothing before the window
     return attend.Find(item.z, item.y, item.y < FirstSlice(item.w, p.window) ? -1 : item.w);
   };
   const auto item_at = [&](int at) {
-    return at < items ? work.items[at / heads] : make_int4(0, 0, 0, -1);
+    return at < items ? __ldcg(work.items + at / heads) : make_int4(0, 0, 0, -1);
   };
   const int step = gridDim.x;
   int4 then = item_at(i + step);
   A attend(p, shared);
-  attend.Begin(what.z, what.x, 1, what.w, i % heads, 0);
-  {
-    const typename A::Rows rows = find(attend, what);
+  const auto load = [&](const typename A::Rows& rows) {
     attend.Load(p.k, rows, i % heads, 0);
     CommitCopies();
     attend.Load(p.v, rows, i % heads, A::kTileBytes);
     CommitCopies();
+  };
+  // Where a sequence goes on from the token it drew, this step writes no KV but that token's: the
+  // slices before its own can be asked for while the kernels ahead still run. A row of a prompt may
+  // see pages that another row of the same step fills.
+  bool early = false;
+  if (i < items) {
+    const typename A::Rows rows = find(attend, what);
+    early = !kPadded && work.is_old && what.y < what.w / kTile &&
+            __ldcg(p.batch.row_token + what.x) < 0;
+    if (early) load(rows);
+    if (work.is_old) WaitForEarlierKernels();
+    LetDependentsLaunch();  // not before the wait: see AttentionWork::is_old
+    if (!early) load(rows);
+  } else {
+    if (work.is_old) WaitForEarlierKernels();
+    return;
   }
+  attend.Begin(what.z, what.x, 1, what.w, i % heads, 0);
   while (true) {
     const int next = i + step, next_head = next % heads;
     const bool more = next < items;
@@ -112,14 +125,15 @@ template <int kEach>
 __global__ void __launch_bounds__(kFoldThreads)
     FoldSlices(const Params p, const AttentionWork work, const AttentionScratch scratch) {
   LetDependentsLaunch();
-  WaitForEarlierKernels();
   struct alignas(kEach * 4) Values {
     float v[kEach];
   };
   const int segment = blockIdx.y, threads_a_head = p.head_dim / kEach;
   const int thread = blockIdx.x * kFoldThreads + threadIdx.x;
   const int head = thread / threads_a_head, d = thread % threads_a_head * kEach;
-  const int2 where = work.segments[segment];  // first item, position
+  // First item, position. Read before the wait: AttentionSplit let this kernel start after its own.
+  const int2 where = __ldcg(work.segments + segment);
+  WaitForEarlierKernels();
   if (where.y < 0 || head >= p.num_heads) return;
   const int first = FirstSlice(where.y, p.window), last = where.y / kTile;
   constexpr int kAhead = 8;  // slices on their way while as many are folded

@@ -115,6 +115,7 @@ class CudaBackend : public Backend {
     Use();
     CheckBf16(a.table, "the embedding");
     if (!reserved_) ReserveWork(a.batch->num_segments, a.slots->max_context);
+    embedded_is_old_ = false;
     LaunchEmbed(a, a.page_size, Work(), pdl_, stream());
   }
 
@@ -128,7 +129,7 @@ class CudaBackend : public Backend {
     LinearParams p = Params(normed_.data(), rows, a.qkv, a.qkv_bias, a.hidden_size);
     p.out = qkv_.as<float>();
     Linear(p, Epilogue::kStore);
-    LaunchRope(a, qkv_.as<float>(), pdl_, stream());
+    LaunchRope(a, qkv_.as<float>(), embedded_is_old_, pdl_, stream());
   }
 
   void Attention(const AttentionArgs& a) override {
@@ -141,6 +142,7 @@ class CudaBackend : public Backend {
       ReservePartial(axes.segments * SlicesOf(axes.max_context), axes.num_heads, axes.head_dim);
     LaunchAttention(a, Work(), {partial_.as<float>(), partial_stats_.as<float2>()},
                     split ? SplitCtas(SmCount()) : 0, pdl_, stream());
+    embedded_is_old_ = true;
   }
 
   void ProjectAdd(const ProjectAddArgs& a) override {
@@ -148,6 +150,7 @@ class CudaBackend : public Backend {
     LinearParams p = Params(a.x, a.batch->num_rows, a.weight, a.bias, a.k);
     p.out = a.hidden;
     p.slot = a.batch->slot;
+    p.slot_is_old = embedded_is_old_;
     Linear(p, Epilogue::kAdd);
   }
 
@@ -158,6 +161,7 @@ class CudaBackend : public Backend {
         Params(normed_.data(), a.batch->num_rows, a.gate_up, a.gate_up_bias, a.hidden_size);
     p.gated = static_cast<bf16*>(a.out);
     p.slot = a.batch->slot;
+    p.slot_is_old = embedded_is_old_;
     Linear(p, Epilogue::kGated);
   }
 
@@ -255,7 +259,8 @@ class CudaBackend : public Backend {
   }
 
   AttentionWork Work() const {
-    return {items_.as<int4>(), segments_.as<int2>(), item_count_.as<int32_t>(), kAttentionSlice};
+    return {items_.as<int4>(), segments_.as<int2>(), item_count_.as<int32_t>(), kAttentionSlice,
+            embedded_is_old_};
   }
 
   void Norm(const float* hidden, const int32_t* rows, int count, int hidden_size,
@@ -305,7 +310,8 @@ class CudaBackend : public Backend {
   std::optional<TensorMaps> maps_;
   bool pdl_ = false;
   bool capturing_ = false;
-  bool reserved_ = false;  // scratch is as large as the engine's limits ask for
+  bool embedded_is_old_ = false;  // AttentionWork::is_old, for the kernels launched next
+  bool reserved_ = false;         // scratch is as large as the engine's limits ask for
   Buffer normed_, qkv_, items_, segments_, item_count_, partial_, partial_stats_, logits_, slices_,
       adjusted_, counts_, page_pairs_;
 };

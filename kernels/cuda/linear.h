@@ -17,6 +17,7 @@ struct LinearParams {
   __nv_bfloat16* gated = nullptr;       // kGated: [rows, N / 2]
   const int32_t* slot =
       nullptr;  // [rows] -1 = an inactive row, which is not written; null: all are active
+  bool slot_is_old = false;  // AttentionWork::is_old
   int rows = 0;
   int N = 0;
   int K = 0;

@@ -52,13 +52,13 @@ template <int kTokens>
 struct Active {
   uint32_t words[(kTokens + 31) / 32];
 
-  __device__ Active(const LinearParams& p, int t0) {
+  __device__ void Read(const LinearParams& p, int t0) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int w = 0; w < (kTokens + 31) / 32; ++w) {
       const int t = t0 + 32 * w + lane;
       const bool there = 32 * w + lane < kTokens && t < p.rows;
-      words[w] = __ballot_sync(~0u, there && (p.slot == nullptr || p.slot[t] >= 0));
+      words[w] = __ballot_sync(~0u, there && (p.slot == nullptr || __ldcg(p.slot + t) >= 0));
     }
   }
   __device__ bool operator()(int token) const {
@@ -72,10 +72,13 @@ struct Active {
 
 template <Epilogue kEpilogue>
 struct Finish {
+  static __device__ __forceinline__ float Bias(const LinearParams& p, int n) {
+    return p.bias != nullptr && n < p.N ? __bfloat162float(p.bias[n]) : 0.0f;
+  }
   // `value` of weight row n and token t; `before` is what `out` held.
   static __device__ __forceinline__ void One(const LinearParams& p, int n, int t, float value,
-                                             float before) {
-    if (p.bias != nullptr) value += __bfloat162float(p.bias[n]);
+                                             float bias, float before) {
+    if (p.bias != nullptr) value += bias;
     p.out[static_cast<size_t>(t) * p.N + n] = kEpilogue == Epilogue::kAdd ? before + value : value;
   }
   static __device__ __forceinline__ float Before(const LinearParams& p, int n, int t, bool there) {
@@ -83,13 +86,12 @@ struct Finish {
   }
   // Gate and up of intermediate row n.
   static __device__ __forceinline__ void Pair(const LinearParams& p, int n, int t, float gate,
-                                              float up) {
-    const int half = p.N / 2;
+                                              float up, float gate_bias, float up_bias) {
     if (p.bias != nullptr) {
-      gate += __bfloat162float(p.bias[n]);
-      up += __bfloat162float(p.bias[half + n]);
+      gate += gate_bias;
+      up += up_bias;
     }
-    p.gated[static_cast<size_t>(t) * half + n] =
+    p.gated[static_cast<size_t>(t) * (p.N / 2) + n] =
         __float2bfloat16(gate / (1.0f + __expf(-gate)) * up);
   }
 };
@@ -226,6 +228,49 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
         StoreCluster(to + 8 * j * 4, acc[4 * j + 2 * half], acc[4 * j + 2 * half + 1]);
     }
   };
+  // The outputs of this thread in a split tile, and what they are added to. Asked for before the
+  // products where it can be, so that no wait for memory follows the last of them.
+  constexpr int kThreads = kWarpgroups * 128;
+  constexpr int kMost = (kRegs + 1) / 2;  // two CTAs sharing a tile
+  const int shift = __ffs(rows_here) - 1, n0 = tile * kRows + rank * rows_here;
+  const auto row_of = [&](int j) { return (threadIdx.x + j * kThreads) & (rows_here - 1); };
+  const auto token_of = [&](int j) {
+    return static_cast<int>(threadIdx.x + j * kThreads) >> shift;
+  };
+  constexpr bool kEarly = kTokens <= 64;  // beyond it there are no registers to keep answers in
+  const bool is_old = kEarly && p.slot_is_old;
+  float bias[2];
+  const auto gated_row = [&] { return tile * (kRows / 2) + m0 / 16 * 8 + lane / 4; };
+  const auto read_bias = [&] {
+    if (split > 1) {
+      bias[0] = bias[1] = F::Bias(p, n0 + row_of(0));  // the only row of this thread
+    } else if constexpr (kEpilogue == Epilogue::kGated) {
+      bias[0] = F::Bias(p, gated_row());
+      bias[1] = F::Bias(p, p.N / 2 + gated_row());
+    } else {
+      bias[0] = F::Bias(p, tile * kRows + m0);
+      bias[1] = F::Bias(p, tile * kRows + m0 + 8);
+    }
+  };
+  if constexpr (kEarly) read_bias();
+  Active<kTokens> active;
+  [[maybe_unused]] float before[kMost];
+  const auto read_before = [&] {
+    if constexpr (kEpilogue == Epilogue::kAdd && CanSplit(kTokens, kWarpgroups)) {
+#pragma unroll
+      for (int j = 0; j < kMost; ++j) {
+        const int t = token_of(j), n = n0 + row_of(j);
+        before[j] = F::Before(p, n, t0 + t, t < kTokens && n < p.N && active(t));
+      }
+    }
+  };
+  if (is_old) {
+    active.Read(p, t0);
+    if (split > 1) {
+      WaitForEarlierKernels();
+      read_before();
+    }
+  }
   RingPlace place;
   const uint32_t a0 = ring + group * 64 * kChunkRow, b0 = ring + kWBytes;
   const bool releases = threadIdx.x % 128 == 0;
@@ -274,52 +319,50 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
   if (split > 1) ClusterArrive();
 
   WaitForEarlierKernels();
-  const Active<kTokens> active(p, t0);
+  if (!is_old) active.Read(p, t0);
+  if constexpr (!kEarly) read_bias();
   if (split == 1) {
     if constexpr (kEpilogue == Epilogue::kGated) {
-      const int n = tile * (kRows / 2) + group * 32 + (warp % 4) * 8 + lane / 4;
+      const int n = gated_row();
       if (n >= p.N / 2) return;
 #pragma unroll
       for (int j = 0; j < kTokens / 8; ++j)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int t = 8 * j + 2 * (lane % 4) + i;
-          if (active(t)) F::Pair(p, n, t0 + t, sum[4 * j + i], sum[4 * j + 2 + i]);
+          if (active(t))
+            F::Pair(p, n, t0 + t, sum[4 * j + i], sum[4 * j + 2 + i], bias[0], bias[1]);
         }
     } else {
+      // Reads before the first write, as many as there are registers for.
+      constexpr int kTogether = kTokens < 64 ? kTokens / 8 : kWarpgroups < 3 ? 8 : 4;
 #pragma unroll
-      for (int j = 0; j < kTokens / 8; ++j) {
-        float before[4];
+      for (int first = 0; first < kTokens / 8; first += kTogether) {
+        float held[kTogether][4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int n = tile * kRows + m0 + 8 * (i / 2), t = 8 * j + 2 * (lane % 4) + i % 2;
-          before[i] = F::Before(p, n, t0 + t, n < p.N && active(t));
-        }
+        for (int j = 0; j < kTogether; ++j)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int n = tile * kRows + m0 + 8 * (i / 2), t = 8 * j + 2 * (lane % 4) + i % 2;
-          if (n < p.N && active(t)) F::One(p, n, t0 + t, sum[4 * j + i], before[i]);
-        }
+          for (int i = 0; i < 4; ++i) {
+            const int n = tile * kRows + m0 + 8 * (i / 2);
+            const int t = 8 * (first + j) + 2 * (lane % 4) + i % 2;
+            held[j][i] = F::Before(p, n, t0 + t, n < p.N && active(t));
+          }
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int n = tile * kRows + m0 + 8 * (i / 2);
+            const int t = 8 * (first + j) + 2 * (lane % 4) + i % 2;
+            if (n < p.N && active(t))
+              F::One(p, n, t0 + t, sum[4 * (first + j) + i], bias[i / 2], held[j][i]);
+          }
       }
     }
     return;
   }
 
   if constexpr (CanSplit(kTokens, kWarpgroups)) {
-    const int shift = __ffs(rows_here) - 1;
-    constexpr int kThreads = kWarpgroups * 128;
-    constexpr int kMost = (kRegs + 1) / 2;  // outputs of a thread, two CTAs sharing a tile
-    const auto row_of = [&](int j) { return (threadIdx.x + j * kThreads) & (rows_here - 1); };
-    const auto token_of = [&](int j) {
-      return static_cast<int>(threadIdx.x + j * kThreads) >> shift;
-    };
-    const int n0 = tile * kRows + rank * rows_here;
-    float before[kMost];
-#pragma unroll
-    for (int j = 0; j < kMost; ++j) {
-      const int t = token_of(j), n = n0 + row_of(j);
-      before[j] = F::Before(p, n, t0 + t, t < kTokens && n < p.N && active(t));
-    }
+    if (!is_old) read_before();
     ClusterWait();
     const float* const left = reinterpret_cast<const float*>(shared + shape.ring_bytes);
     const auto folded = [&](int m, int t) {
@@ -332,13 +375,17 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
       for (int i = threadIdx.x; i < rows_here / 2 * kTokens; i += kThreads) {
         const int t = i / (rows_here / 2), r = i % (rows_here / 2), m = r / 8 * 16 + r % 8;
         const int n = tile * (kRows / 2) + rank * (rows_here / 2) + r;
-        if (n < p.N / 2 && active(t)) F::Pair(p, n, t0 + t, folded(m, t), folded(m + 8, t));
+        if (n < p.N / 2 && active(t))
+          F::Pair(p, n, t0 + t, folded(m, t), folded(m + 8, t), F::Bias(p, n),
+                  F::Bias(p, p.N / 2 + n));
       }
     } else {
 #pragma unroll
       for (int j = 0; j < kMost; ++j) {
         const int t = token_of(j), m = row_of(j), n = n0 + m;
-        if (t < kTokens && n < p.N && active(t)) F::One(p, n, t0 + t, folded(m, t), before[j]);
+        if (t < kTokens && n < p.N && active(t))
+          F::One(p, n, t0 + t, folded(m, t), bias[0],
+                 kEpilogue == Epilogue::kAdd ? before[j] : 0.0f);
       }
     }
   }

@@ -14,7 +14,7 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* p) {
 
 // Programmatic dependent launch. A kernel launched with that attribute must wait before it reads
 // what an earlier kernel wrote and before it writes what an earlier kernel may still read; weights
-// may be read before.
+// may be read before, and what AttentionWork::is_old stands for.
 __device__ __forceinline__ void LetDependentsLaunch() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

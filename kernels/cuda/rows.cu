@@ -165,63 +165,85 @@ __global__ void GatherHidden(const float* hidden, const int32_t* rows, int hidde
 }
 
 constexpr int kRopeWarps = 4;
+constexpr int kRopeDims = 256;  // the most
 
 // One warp a (row, head): q heads, then k heads, then v heads. head_dim at most 256.
 __global__ void Rope(const AttentionInputArgs a, const RaggedBatch b, const SlotState slots,
-                     const KvPages kv, const float* qkv) {
+                     const KvPages kv, const float* qkv, bool is_old) {
   LetDependentsLaunch();
-  WaitForEarlierKernels();
+  if (!is_old) WaitForEarlierKernels();
   const int heads = a.num_heads + 2 * a.num_kv_heads, lane = threadIdx.x % 32;
   const int item = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   const int row = item / heads, head = item % heads, d = a.head_dim;
-  if (row >= b.num_rows) return;
-  const int position = b.position[row], slot = b.slot[row];
-  // Asked for beside the position, not after it.
-  __shared__ float held[kRopeWarps][256];
+  const int position = row < b.num_rows ? __ldcg(b.position + row) : -1;
+  const bool is_q = head < a.num_heads, is_v = head >= a.num_heads + a.num_kv_heads;
+  const int half = is_v ? 0 : a.rope.rotary_dim / 2;
+  // All that does not come from the product is asked for before the wait.
+  bf16* out = nullptr;
+  float cos[kRopeDims / 64], sin[kRopeDims / 64];
+  bf16 weight[kRopeDims / 32];
+  const TensorView& norm = is_q ? a.q_norm : a.k_norm;
+  const bool normed = !is_v && norm.data != nullptr;
+  if (position >= 0) {
+    if (is_q) {
+      out = static_cast<bf16*>(a.q) + (static_cast<size_t>(row) * a.num_heads + head) * d;
+    } else {
+      const int slot = __ldcg(b.slot + row);
+      const int page = __ldcg(slots.page_table + static_cast<size_t>(slot) * slots.max_pages +
+                              position / kv.page_size);
+      const int kv_head = is_v ? head - a.num_heads - a.num_kv_heads : head - a.num_heads;
+      const size_t at =
+          (((static_cast<size_t>(a.layer) * kv.num_pages + page) * kv.num_kv_heads + kv_head) *
+               kv.page_size +
+           position % kv.page_size) *
+          d;
+      out = static_cast<bf16*>(is_v ? kv.v : kv.k) + at;
+    }
+    const size_t angles = static_cast<size_t>(position) * half;
+#pragma unroll
+    for (int j = 0; j < kRopeDims / 64; ++j)
+      if (const int i = lane + 32 * j; i < half) {
+        cos[j] = a.rope.cos[angles + i];
+        sin[j] = a.rope.sin[angles + i];
+      }
+    if (normed)
+#pragma unroll
+      for (int j = 0; j < kRopeDims / 32; ++j)
+        if (const int i = lane + 32 * j; i < d) weight[j] = static_cast<const bf16*>(norm.data)[i];
+  }
+  if (is_old) WaitForEarlierKernels();
+  if (position < 0) return;
+  __shared__ float held[kRopeWarps][kRopeDims];
   float* const in = held[threadIdx.x / 32];
   const float* from = qkv + (static_cast<size_t>(row) * heads + head) * d;
-#pragma unroll 8
-  for (int i = lane; i < d; i += 32) in[i] = from[i];
-  __syncwarp();
-  if (position < 0) return;
-  const bool is_q = head < a.num_heads, is_v = head >= a.num_heads + a.num_kv_heads;
-  const TensorView& norm = is_q ? a.q_norm : a.k_norm;
-  float scale = 1.0f;
-  const bf16* weight = nullptr;
-  if (!is_v && norm.data != nullptr) {
+  float x[kRopeDims / 32];
+#pragma unroll
+  for (int j = 0; j < kRopeDims / 32; ++j)
+    if (const int i = lane + 32 * j; i < d) x[j] = from[i];
+  if (normed) {
     float squares = 0;
-    for (int i = lane; i < d; i += 32) squares = __fmaf_rn(in[i], in[i], squares);
+#pragma unroll
+    for (int j = 0; j < kRopeDims / 32; ++j)
+      if (lane + 32 * j < d) squares = __fmaf_rn(x[j], x[j], squares);
 #pragma unroll
     for (int s = 16; s > 0; s /= 2) squares += __shfl_xor_sync(~0u, squares, s);
-    scale = rsqrtf(squares / d + a.rms_eps);
-    weight = static_cast<const bf16*>(norm.data);
+    const float scale = rsqrtf(squares / d + a.rms_eps);
+#pragma unroll
+    for (int j = 0; j < kRopeDims / 32; ++j)
+      if (lane + 32 * j < d) x[j] = x[j] * scale * __bfloat162float(weight[j]);
   }
-  const auto value = [&](int i) {
-    return weight == nullptr ? in[i] : in[i] * scale * __bfloat162float(weight[i]);
-  };
-  bf16* out;
-  if (is_q) {
-    out = static_cast<bf16*>(a.q) + (static_cast<size_t>(row) * a.num_heads + head) * d;
-  } else {
-    const int page =
-        slots.page_table[static_cast<size_t>(slot) * slots.max_pages + position / kv.page_size];
-    const int kv_head = is_v ? head - a.num_heads - a.num_kv_heads : head - a.num_heads;
-    const size_t at =
-        (((static_cast<size_t>(a.layer) * kv.num_pages + page) * kv.num_kv_heads + kv_head) *
-             kv.page_size +
-         position % kv.page_size) *
-        d;
-    out = static_cast<bf16*>(is_v ? kv.v : kv.k) + at;
-  }
-  const int half = is_v ? 0 : a.rope.rotary_dim / 2;
-  const float* cos = a.rope.cos + static_cast<size_t>(position) * half;
-  const float* sin = a.rope.sin + static_cast<size_t>(position) * half;
-  for (int i = lane; i < half; i += 32) {
-    const float x = value(i), y = value(i + half);
-    out[i] = __float2bfloat16(__fmaf_rn(x, cos[i], -(y * sin[i])));
-    out[i + half] = __float2bfloat16(__fmaf_rn(y, cos[i], x * sin[i]));
-  }
-  for (int i = 2 * half + lane; i < d; i += 32) out[i] = __float2bfloat16(value(i));
+#pragma unroll
+  for (int j = 0; j < kRopeDims / 32; ++j)
+    if (const int i = lane + 32 * j; i < d) in[i] = x[j];
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < kRopeDims / 64; ++j)
+    if (const int i = lane + 32 * j; i < half) {
+      const float left = in[i], right = in[i + half];
+      out[i] = __float2bfloat16(__fmaf_rn(left, cos[j], -(right * sin[j])));
+      out[i + half] = __float2bfloat16(__fmaf_rn(right, cos[j], left * sin[j]));
+    }
+  for (int i = 2 * half + lane; i < d; i += 32) out[i] = __float2bfloat16(in[i]);
 }
 
 __global__ void Advance(const RaggedBatch b, const SlotState slots, SampleResult* results,
@@ -287,13 +309,14 @@ void LaunchGatherHidden(const float* hidden, const int32_t* rows, int count, int
                GatherHidden, hidden, rows, hidden_size, out);
 }
 
-void LaunchRope(const AttentionInputArgs& a, const float* qkv, bool pdl, cudaStream_t stream) {
+void LaunchRope(const AttentionInputArgs& a, const float* qkv, bool is_old, bool pdl,
+                cudaStream_t stream) {
   const int items = a.batch->num_rows * (a.num_heads + 2 * a.num_kv_heads);
   LaunchKernel({.grid = dim3((items + kRopeWarps - 1) / kRopeWarps),
                 .block = dim3(kRopeWarps * 32),
                 .pdl = pdl,
                 .stream = stream},
-               Rope, a, *a.batch, *a.slots, *a.kv, qkv);
+               Rope, a, *a.batch, *a.slots, *a.kv, qkv, is_old);
 }
 
 void LaunchAdvance(const AdvanceArgs& a, bool pdl, cudaStream_t stream) {

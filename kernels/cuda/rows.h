@@ -15,6 +15,11 @@ struct AttentionWork {
   int2* segments = nullptr;  // [max segments] first item, position of the last row; -1 = inactive
   int32_t* count = nullptr;  // [1]
   int slice_tokens = 0;
+  /// An attention kernel has been launched since Embed. It lets dependents launch only after its
+  /// own wait, so whatever comes after it starts when Embed has finished, and may read the list and
+  /// what else Embed wrote before it waits for the kernel ahead of it; through the L2, since lines
+  /// of the L1 may be older.
+  bool is_old = false;
 };
 
 void LaunchEmbed(const EmbedArgs& args, int page_size, const AttentionWork& work, bool pdl,
@@ -31,8 +36,9 @@ void LaunchGatherHidden(const float* hidden, const int32_t* rows, int count, int
                         float* out, bool pdl, cudaStream_t stream);
 
 /// q/k norm and rope on qkv [rows, qkv_rows] float32 (bias included); q goes to args.q, k and v to
-/// their pages.
-void LaunchRope(const AttentionInputArgs& args, const float* qkv, bool pdl, cudaStream_t stream);
+/// their pages. `is_old`: as AttentionWork has it.
+void LaunchRope(const AttentionInputArgs& args, const float* qkv, bool is_old, bool pdl,
+                cudaStream_t stream);
 
 void LaunchAdvance(const AdvanceArgs& args, bool pdl, cudaStream_t stream);
 
