@@ -23,6 +23,12 @@ struct DeviceRange {
   size_t offset = 0;  // its place in its tensor, for DigestSums; a multiple of 8
 };
 
+struct CopyRange {
+  void* to = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+};
+
 /// One stream of work of its own on one device; runs beside a Backend's stream on the same memory,
 /// so the caller orders the two (Event::Wait, Synchronize). The host's memory is a device too
 /// ("cpu"), whose work is done when a call returns. One thread at a time.
@@ -46,6 +52,11 @@ class DeviceTransfer {
   /// Enqueues a copy. Either side may be this device's memory, another device's of this host, or
   /// the host's; host memory must stay as it is until the copy is done.
   virtual void Copy(void* to, const void* from, size_t bytes) = 0;
+  /// Enqueues copies of ranges that do not overlap, in any order among themselves: cheaper than one
+  /// by one, and to the side of what the device computes.
+  virtual void CopyAll(std::span<const CopyRange> copies) {
+    for (const CopyRange& copy : copies) Copy(copy.to, copy.from, copy.bytes);
+  }
   /// Enqueues a cast in device memory to the nearest value, ties to even; kF32, kF16, kBF16.
   /// Ranges must not overlap.
   virtual void Cast(const void* from, DType from_dtype, void* to, DType to_dtype,
@@ -65,7 +76,9 @@ class DeviceTransfer {
   /// another device, can read `memory`. Empty when the memory cannot be shared (not its own
   /// allocation of the device, say from a pool of virtual memory); a caller then shares a buffer of
   /// Allocate and copies through it. On the host only within one process.
-  virtual std::string Share(const void* memory) = 0;
+  std::string Share(const void* memory) { return ShareAll(std::span(&memory, 1)).front(); }
+  /// One handle each; what lies in one allocation costs little more than one.
+  virtual std::vector<std::string> ShareAll(std::span<const void* const> memory) = 0;
   /// The memory behind a handle; unmapped when the Buffer (of unknown, zero size) is destroyed.
   /// Throws Error, saying why, when this device cannot reach it.
   virtual Buffer OpenShared(const std::string& handle) = 0;

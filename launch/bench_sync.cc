@@ -30,6 +30,9 @@ using Seconds = std::chrono::duration<double>;
 constexpr auto kReportDeadline = std::chrono::seconds(60);
 constexpr double kWarmUp = 1.0;  // seconds of decoding before the first update and after the last
 constexpr double kBetween = 0.3;
+constexpr double kBeside = 0.25;  // of decoding before and after an update that it is compared with
+// Output tokens of a sequence of the load: none is to end, and bring a prefill, while it is timed.
+constexpr int kLongOutput = 4096;
 
 /// To a rank: the end, report. To the trainer: a rank's measurements, as JSON.
 struct BenchReport {
@@ -38,8 +41,12 @@ struct BenchReport {
   static void Fields(auto& self, auto&& visit) { visit(self.json); }
 };
 
+Clock::duration AsClock(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
+}
+
 void SleepFor(double seconds, const Service& service) {
-  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
+  const auto end = Clock::now() + AsClock(seconds);
   Backoff backoff;
   while (Clock::now() < end) {
     service();
@@ -93,15 +100,14 @@ class DecodeLoad {
   void Run() {
     try {
       std::mt19937_64 random(2);
-      const int prompt = std::max(1, options_.context / 2);
+      const int prompt = options_.context;
       uint64_t next = 1;
       int live = 0;
       std::vector<Completion> finished;
       while (!stop_) {
         for (; live < options_.batch; ++live, ++next)
-          SubmitOrThrow(engine_,
-                        RandomRequest(next, prompt, 2 * (options_.context - prompt),
-                                      options_.temperature, engine_.model().vocab_size, random));
+          SubmitOrThrow(engine_, RandomRequest(next, prompt, kLongOutput, options_.temperature,
+                                               engine_.model().vocab_size, random));
         if (!engine_.Step(finished))
           engine_.WaitForWork(Clock::now() + std::chrono::milliseconds(1));
         const EngineStats stats = engine_.stats();
@@ -154,7 +160,7 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
   EngineConfig engine_config = config.engine;
   engine_config.max_running = options.batch;
   engine_config.max_batched_tokens = std::max(engine_config.max_batched_tokens, options.batch);
-  const int pages = (2 * options.context + engine_config.page_size) / engine_config.page_size + 1;
+  const int pages = (options.context + kLongOutput + 2) / engine_config.page_size + 1;
   engine_config.max_context = pages * engine_config.page_size;
   engine_config.num_pages = (pages + 1) * options.batch;
   engine_config.prefix_cache = false;
@@ -164,20 +170,27 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
   if (config.sync.mode == "staged") store.staging();
 
   DecodeLoad load(engine, options);
-  std::vector<Window> transfers;
+  struct Timed {
+    Clock::time_point begin{}, verified{}, committed{};
+    double receive_s = 0;
+  };
+  std::vector<Timed> updates;
   bool end = false;
   WeightReceiver* receiver = nullptr;
   WeightReceiver::Callbacks callbacks;
-  Clock::time_point begun{};
+  callbacks.on_report = [&](const SyncReport& report) {
+    updates.back().receive_s = report.receive_s;
+  };
   callbacks.service = [&] {
     ThrowIfSignalled();
     if (const std::string failure = load.failure(); !failure.empty()) throw Error(failure);
     while (std::optional<Message> message = world.communicator().Poll()) {
       const MessageType type = TypeOf(message->bytes);
-      if (type == MessageType::kBegin) begun = Clock::now();
+      // All of a transfer, its checksum included, runs inside Handle.
+      if (type == MessageType::kBegin) updates.push_back({.begin = Clock::now()});
       if (receiver->Handle(*message)) {
-        // All of a transfer runs inside: the bytes and their checksum.
-        if (type == MessageType::kBegin) transfers.push_back({begun, Clock::now()});
+        if (type == MessageType::kBegin) updates.back().verified = Clock::now();
+        if (type == MessageType::kCommit) updates.back().committed = Clock::now();
       } else if (type == MessageType::kBenchReport) {
         end = true;
       } else if (type == MessageType::kFail) {
@@ -193,27 +206,30 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
     callbacks.service();
     backoff.Wait();
   }
-  const auto start = Clock::now();
   world.communicator().Send(roles.trainer(), Encode(BenchReport{}));
   while (!end) {
     callbacks.service();
     owned.Tick();
     backoff.Wait();
   }
-  const auto stop = Clock::now();
   load.Stop();
-  RC_CHECK(!transfers.empty());
-  const Window first = transfers.front();  // connects the ranks, too; not reported
-  transfers.erase(transfers.begin());
-
-  const Window before{start, first.begin};
-  const Window after{stop - std::chrono::duration_cast<Clock::duration>(Seconds(kWarmUp)), stop};
+  // The first update connects the ranks, too, and is left out.
+  std::vector<Window> before, transfer, verify, after;
+  for (size_t i = 1; i < updates.size(); ++i) {
+    const Timed& update = updates[i];
+    const auto received = update.begin + AsClock(update.receive_s);
+    before.push_back({update.begin - AsClock(kBeside), update.begin});
+    transfer.push_back({update.begin, received});
+    verify.push_back({received, update.verified});
+    after.push_back({update.committed, update.committed + AsClock(kBeside)});
+  }
   Json json;
   json["rank"] = world.rank();
   json["device"] = backend->name();
-  json["tokens_per_s_before"] = Rate({before}, load.log());
-  json["tokens_per_s_during"] = Rate(transfers, load.log());
-  json["tokens_per_s_after"] = Rate({after}, load.log());
+  json["tokens_per_s_before"] = Rate(before, load.log());
+  json["tokens_per_s_transfer"] = Rate(transfer, load.log());
+  json["tokens_per_s_verify"] = Rate(verify, load.log());
+  json["tokens_per_s_after"] = Rate(after, load.log());
   json["memory_gb"] = static_cast<double>(DescribeDevice(backend->device()).used_bytes) * 1e-9;
   json["memory_without_staging_gb"] = static_cast<double>(without_staging) * 1e-9;
   json["graphs_captured"] = engine.stats().graphs_captured;
@@ -251,8 +267,7 @@ int RunTrainerSide(const Config& config, const BenchOptions& options, World& wor
       if (!publisher.Handle(*message)) on_other(std::move(*message));
   };
   const auto wait_until = [&](const std::function<bool()>& done, double seconds, const char* what) {
-    const auto deadline =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
+    const auto deadline = Clock::now() + AsClock(seconds);
     Backoff backoff;
     while (!done()) {
       if (Clock::now() > deadline) throw Error(StrCat("bench sync: ", what, " took too long"));

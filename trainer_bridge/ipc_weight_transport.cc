@@ -18,8 +18,7 @@ namespace {
 // what a rank that gave up still writes can never pass for a part of a later transfer.
 constexpr int kChunkBits = 24;
 constexpr uint64_t kOpened = 1;  // transfer 0: the rank has opened the counters
-// An event between two copies costs the copy engine about 30 us: chunks that wait for nobody's
-// buffer are counted in batches.
+// Chunks that wait for nobody's buffer are copied and counted in batches.
 constexpr size_t kChunksABatch = 16;
 constexpr size_t kBatchesAhead = 4;
 
@@ -88,13 +87,10 @@ class IpcTransport final : public WeightTransport {
     const std::vector<Chunk> chunks = Cut(sizes);
     UpdateDigest digest(tensors);
     if (chunks.empty()) return digest.value();
-    SharedTensors shared;
+    SharedTensors shared = ShareWireMemory(tensors, sizes);
     std::vector<bool> staged;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      const bool share = sizes[i] > 0 && IsWireMemory(tensors[i], *device_);
-      shared.tensors.push_back(share ? device_->Share(tensors[i].data) : std::string());
-      staged.push_back(sizes[i] > 0 && shared.tensors.back().empty());
-    }
+    for (size_t i = 0; i < tensors.size(); ++i)
+      staged.push_back(sizes[i] > 0 && shared.tensors[i].empty());
     std::vector<size_t> ring;  // the chunks that go through it
     const std::vector<bool> through = RingChunks(chunks, staged);
     for (size_t i = 0; i < chunks.size(); ++i)
@@ -177,17 +173,19 @@ class IpcTransport final : public WeightTransport {
       const size_t there = std::min(ChunksAt(place_ - 1, transfer), chunks.size());
       while (next < there && batches.size() < kBatchesAhead) {
         const size_t begin = next;
+        std::vector<CopyRange> copies;
         bool ring_chunk = false;  // its sender waits for the buffer
         while (next < there && next - begin < kChunksABatch && !ring_chunk) {
           ring_chunk = through[next];
           const std::byte* slot = ring_chunk ? ring[ring_next++ % ring.size()] : nullptr;
           for (const ChunkPiece& piece : chunks[next])
-            device_->Copy(
-                spans[piece.tensor].data() + piece.offset,
-                staged[piece.tensor] ? slot + piece.place : tensors[piece.tensor] + piece.offset,
-                piece.bytes);
+            copies.push_back(
+                {spans[piece.tensor].data() + piece.offset,
+                 staged[piece.tensor] ? slot + piece.place : tensors[piece.tensor] + piece.offset,
+                 piece.bytes});
           ++next;
         }
+        device_->CopyAll(copies);
         batches.push_back({device_->Record(), next});
         moved = true;
       }
@@ -273,11 +271,31 @@ class IpcTransport final : public WeightTransport {
     return handles;
   }
 
-  SharedTensors ShareSpans(std::span<const MutableBytes> spans) {
+  SharedTensors ShareWireMemory(std::span<const SourceTensor> tensors,
+                                std::span<const size_t> sizes) {
+    std::vector<const void*> memory;
+    std::vector<size_t> places;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (sizes[i] == 0 || !IsWireMemory(tensors[i], *device_)) continue;
+      memory.push_back(tensors[i].data);
+      places.push_back(i);
+    }
     SharedTensors shared;
-    for (const MutableBytes span : spans) {
-      shared.tensors.push_back(span.empty() ? std::string() : device_->Share(span.data()));
-      if (!span.empty() && shared.tensors.back().empty())
+    shared.tensors.resize(tensors.size());
+    std::vector<std::string> handles = device_->ShareAll(memory);
+    for (size_t i = 0; i < places.size(); ++i) shared.tensors[places[i]] = std::move(handles[i]);
+    return shared;
+  }
+
+  SharedTensors ShareSpans(std::span<const MutableBytes> spans) {
+    std::vector<const void*> memory;
+    for (const MutableBytes span : spans) memory.push_back(span.data());
+    SharedTensors shared;
+    shared.tensors = device_->ShareAll(memory);
+    for (size_t i = 0; i < spans.size(); ++i) {
+      if (spans[i].empty())
+        shared.tensors[i].clear();
+      else if (shared.tensors[i].empty())
         throw Error(StrCat("transport ipc: the weights of rank ", communicator_.rank(), " on ",
                            device_->name(),
                            " cannot be shared with other processes; set sync.transport to nccl or "

@@ -48,12 +48,10 @@ class CpuTransfer final : public DeviceTransfer {
   void Synchronize() override {}
   void SynchronizeDevice() override {}
 
-  std::string Share(const void* memory) override {
-    HostHandle handle{};
-    std::memcpy(handle.kind, "host", 4);
-    handle.process = ProcessKey::Mine();
-    handle.memory = memory;
-    return std::string(reinterpret_cast<const char*>(&handle), sizeof handle);
+  std::vector<std::string> ShareAll(std::span<const void* const> memory) override {
+    std::vector<std::string> handles;
+    for (const void* one : memory) handles.push_back(ShareOne(one));
+    return handles;
   }
   Buffer OpenShared(const std::string& bytes) override {
     HostHandle handle{};
@@ -67,6 +65,14 @@ class CpuTransfer final : public DeviceTransfer {
   }
 
  private:
+  static std::string ShareOne(const void* memory) {
+    HostHandle handle{};
+    std::memcpy(handle.kind, "host", 4);
+    handle.process = ProcessKey::Mine();
+    handle.memory = memory;
+    return std::string(reinterpret_cast<const char*>(&handle), sizeof handle);
+  }
+
   bool overflow_ = false;
 };
 

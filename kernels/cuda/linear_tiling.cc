@@ -30,6 +30,10 @@ constexpr WideTiling kWide[] = {
 };
 
 LinearTiling ChooseWide(int rows, int N, int K, Epilogue epilogue) {
+  // In a step, where clock and memory are shared with what runs before and after, a long prefill is
+  // 2 % faster with this one throughout than with the best of each product alone (measured in
+  // turn).
+  if (rows > 4096) return {128, 3, 1, 200};
   const LinearTiling* best = nullptr;
   double least = 0;
   for (const WideTiling& wide : kWide) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "kernels/cuda/cuda_device.h"
@@ -92,24 +93,38 @@ Buffer OpenOwn(int device, const Handle& handle) {
 
 }  // namespace
 
-std::string ShareMemory(int device, const void* memory) {
+std::vector<std::string> ShareMemory(int device, std::span<const void* const> memory) {
   static const auto get_range =
       reinterpret_cast<decltype(&cuMemGetAddressRange)>(FindDriverFunction("cuMemGetAddressRange"));
-  const auto address = reinterpret_cast<CUdeviceptr>(memory);
-  CUdeviceptr base = 0;
-  size_t bytes = 0;
-  if (get_range(&base, &bytes, address) != CUDA_SUCCESS) return {};
-  Handle handle{};
-  if (cudaIpcGetMemHandle(&handle.allocation, reinterpret_cast<void*>(base)) != cudaSuccess) {
-    cudaGetLastError();
-    return {};
+  // Asking for an allocation's handle takes some 50 us. It may be kept no longer than this call:
+  // the same address is another allocation after a free.
+  std::map<CUdeviceptr, std::optional<cudaIpcMemHandle_t>> allocations;
+  std::vector<std::string> handles;
+  for (const void* one : memory) {
+    const auto address = reinterpret_cast<CUdeviceptr>(one);
+    CUdeviceptr base = 0;
+    size_t bytes = 0;
+    handles.emplace_back();
+    if (get_range(&base, &bytes, address) != CUDA_SUCCESS) continue;
+    const auto [it, is_new] = allocations.try_emplace(base);
+    if (is_new) {
+      cudaIpcMemHandle_t allocation;
+      if (cudaIpcGetMemHandle(&allocation, reinterpret_cast<void*>(base)) == cudaSuccess)
+        it->second = allocation;
+      else
+        cudaGetLastError();
+    }
+    if (!it->second.has_value()) continue;
+    Handle handle{};
+    std::memcpy(handle.kind, "cuda", 4);
+    handle.device = device;
+    handle.process = ProcessKey::Mine();
+    handle.memory = one;
+    handle.offset = address - base;
+    handle.allocation = *it->second;
+    handles.back().assign(reinterpret_cast<const char*>(&handle), sizeof handle);
   }
-  std::memcpy(handle.kind, "cuda", 4);
-  handle.device = device;
-  handle.process = ProcessKey::Mine();
-  handle.memory = memory;
-  handle.offset = address - base;
-  return std::string(reinterpret_cast<const char*>(&handle), sizeof handle);
+  return handles;
 }
 
 Buffer OpenSharedMemory(int device, const std::string& bytes) {

@@ -38,8 +38,11 @@ class ForeignTransfer : public DeviceTransfer {
   std::unique_ptr<Event> Record() override { return cpu_->Record(); }
   void Synchronize() override { cpu_->Synchronize(); }
   void SynchronizeDevice() override { cpu_->SynchronizeDevice(); }
-  std::string Share(const void* memory) override {
-    return allocated_.contains(memory) ? cpu_->Share(memory) : std::string();
+  std::vector<std::string> ShareAll(std::span<const void* const> memory) override {
+    std::vector<std::string> handles;
+    for (const void* one : memory)
+      handles.push_back(allocated_.contains(one) ? cpu_->Share(one) : std::string());
+    return handles;
   }
   Buffer OpenShared(const std::string& handle) override { return cpu_->OpenShared(handle); }
 

@@ -231,7 +231,9 @@ class SpoilingTransfer final : public ForeignTransfer {
     ForeignTransfer::Copy(to, from, bytes);
     if (--left_ == 0) static_cast<std::byte*>(to)[bytes / 2] ^= std::byte{4};
   }
-  std::string Share(const void* memory) override { return Cpu()->Share(memory); }
+  std::vector<std::string> ShareAll(std::span<const void* const> memory) override {
+    return Cpu()->ShareAll(memory);
+  }
 
  private:
   int left_;

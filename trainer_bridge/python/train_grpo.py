@@ -45,11 +45,16 @@ def read_prompts(path):
         return [json.loads(line) for line in lines if line.strip()]
 
 
-def epochs(prompts, seed):
-    """The prompts for ever, each epoch in another order."""
+def batches(prompts, size, seed):
+    """Batches for ever, each epoch in another order. No prompt is twice in a batch: its completions
+    would be the same, since their seeds follow from the prompt's id."""
+    if len(prompts) < size:
+        raise SystemExit(f"{len(prompts)} prompts, and an update takes {size}")
     order = random.Random(seed)
     while True:
-        yield from order.sample(prompts, len(prompts))
+        epoch = order.sample(prompts, len(prompts))
+        for begin in range(0, len(epoch) - size + 1, size):
+            yield epoch[begin:begin + size]
 
 
 def advantages(batch):
@@ -131,13 +136,13 @@ def train(client, arguments, log):
     model.to(arguments.device).train()
     dtype = getattr(torch, client.manifest().tensors[0].dtype)
     optimizer = MasterAdamW(model, dtype, arguments.learning_rate, arguments.weight_decay)
-    prompts = epochs(read_prompts(config["rollout"]["prompts"]), config["rollout"]["seed"])
+    prompts = batches(read_prompts(config["rollout"]["prompts"]),
+                      config["rollout"]["groups_per_update"], config["rollout"]["seed"])
     temperature = config["sampling"]["temperature"]
     print("update version reward  mean|dlogp|    k3 KL  tokens/s  sync ms  pause ms", flush=True)
     for update in range(1, arguments.updates + 1):
         begin = time.monotonic()
-        asked = [next(prompts) for _ in range(config["rollout"]["groups_per_update"])]
-        rollouts = client.rollout(asked)
+        rollouts = client.rollout(next(prompts))
         usable = rollouts.completed()
         if not usable:
             raise RuntimeError(f"no completion can be trained on; the first: {rollouts[0].message}")
