@@ -106,8 +106,9 @@ class DecodeLoad {
       std::vector<Completion> finished;
       while (!stop_) {
         for (; live < options_.batch; ++live, ++next)
-          SubmitOrThrow(engine_, RandomRequest(next, prompt, kLongOutput, options_.temperature,
-                                               engine_.model().vocab_size, random));
+          SubmitOrThrow(engine_,
+                        RandomRequest(next, prompt, engine_.max_context() - prompt,
+                                      options_.temperature, engine_.model().vocab_size, random));
         if (!engine_.Step(finished))
           engine_.WaitForWork(Clock::now() + std::chrono::milliseconds(1));
         const EngineStats stats = engine_.stats();
@@ -153,14 +154,21 @@ std::unique_ptr<Backend> MakeRankBackend(const Config& config, const World& worl
   return MakeBackend(options);
 }
 
+/// Of random weights, also where a folder names the model.
+ModelConfig BenchedModel(const BenchOptions& options) {
+  return options.model.empty() ? ShapeByName(options.shape) : ModelConfig::Load(options.model);
+}
+
 int RunRank(const Config& config, const BenchOptions& options, World& world, const Roles& roles) {
   const std::unique_ptr<Backend> backend = MakeRankBackend(config, world, roles);
-  WeightStore store(ShapeByName(options.shape), *backend);
+  WeightStore store(BenchedModel(options), *backend);
   FillForTiming(store, 0);
   EngineConfig engine_config = config.engine;
   engine_config.max_running = options.batch;
   engine_config.max_batched_tokens = std::max(engine_config.max_batched_tokens, options.batch);
-  const int pages = (options.context + kLongOutput + 2) / engine_config.page_size + 1;
+  // A model's own context may be shorter; its sequences then end, and are prefilled again.
+  const int context = std::min(options.context + kLongOutput, store.config().max_context);
+  const int pages = context / engine_config.page_size;
   engine_config.max_context = pages * engine_config.page_size;
   engine_config.num_pages = (pages + 1) * options.batch;
   engine_config.prefix_cache = false;
@@ -241,7 +249,7 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
 int RunTrainerSide(const Config& config, const BenchOptions& options, World& world,
                    const Roles& roles) {
   const std::unique_ptr<Backend> backend = MakeRankBackend(config, world, roles);
-  WeightStore store(ShapeByName(options.shape), *backend);
+  WeightStore store(BenchedModel(options), *backend);
   FillForTiming(store, 0);
   const std::vector<int> ranks = roles.workers();
   std::vector<std::string> reports;
@@ -312,7 +320,7 @@ int RunTrainerSide(const Config& config, const BenchOptions& options, World& wor
 
   Json json;
   json["bench"] = "sync";
-  json["shape"] = options.shape;
+  json["shape"] = options.model.empty() ? options.shape : options.model;
   DescribeForBench(*backend, json);
   json["transport"] = transport;
   json["mode"] = config.sync.mode;

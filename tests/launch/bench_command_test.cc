@@ -1,0 +1,66 @@
+// `rollcast bench` as its users run it.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "launch/toy_model.h"
+#include "tests/testing/mpi_job.h"
+#include "tests/testing/temporary_dir.h"
+
+namespace rollcast {
+namespace {
+
+using testing::Quoted;
+
+class BenchTest : public ::testing::Test {
+ protected:
+  BenchTest() { MakeToyModel(folder_ / "model", 1); }
+  std::string Bench(const std::string& arguments) const {
+    return Quoted(ROLLCAST_BINARY) + " bench " + arguments + " --model " +
+           Quoted((folder_ / "model").string()) +
+           " --set kernels.device=cpu --set kernels.threads=1 --set engine.page_size=8";
+  }
+  testing::TemporaryDir temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
+};
+
+TEST_F(BenchTest, DecodeTimesTheModelOfAFolder) {
+  testing::MpiJob job(Bench("decode --batch 3 --context 64 --steps 4 --repeats 2"), folder_);
+  ASSERT_EQ(job.Wait(std::chrono::seconds(120)), 0) << job.err();
+  const auto line = nlohmann::json::parse(job.out());
+  EXPECT_EQ(line.at("bench"), "decode");
+  EXPECT_EQ(line.at("batch"), 3);
+  EXPECT_GT(line.at("ms").get<double>(), 0);
+  EXPECT_NEAR(line.at("tokens_per_s").get<double>(), 3e3 / line.at("ms").get<double>(), 1);
+  EXPECT_FALSE(line.contains("fraction_of_floor")) << "the floor of a GPU, on a processor";
+}
+
+TEST_F(BenchTest, SyncUpdatesARankThatDecodes) {
+  for (const std::string mode : {"staged", "in_place"}) {
+    testing::MpiJob job(
+        Quoted(ROLLCAST_MPIRUN) + " -np 3 " +
+            Bench("sync --batch 2 --context 16 --updates 2 --set sync.mode=" + mode),
+        folder_);
+    ASSERT_EQ(job.Wait(std::chrono::seconds(120)), 0) << job.err();
+    const auto line = nlohmann::json::parse(job.out());
+    EXPECT_EQ(line.at("mode"), mode);
+    EXPECT_EQ(line.at("transport"), "mpi");
+    EXPECT_EQ(line.at("ranks"), 2);
+    EXPECT_GT(line.at("gb_per_s").get<double>(), 0);
+    EXPECT_GT(line.at("pause_ms").get<double>(), 0);
+    ASSERT_EQ(line.at("load").size(), 2u);
+    for (const auto& rank : line.at("load")) {
+      EXPECT_GT(rank.at("tokens_per_s_before").get<double>(), 0);
+      EXPECT_GT(rank.at("tokens_per_s_after").get<double>(), 0);
+    }
+  }
+}
+
+TEST_F(BenchTest, SyncAloneSaysHowToStartIt) {
+  testing::MpiJob job(Bench("sync"), folder_);
+  EXPECT_EQ(job.Wait(std::chrono::seconds(60)), 1);
+  EXPECT_NE(job.err().find("mpirun -np 2 rollcast bench sync"), std::string::npos) << job.err();
+}
+
+}  // namespace
+}  // namespace rollcast
