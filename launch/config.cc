@@ -9,6 +9,7 @@
 
 #include "kernels/check.h"
 #include "launch/toml_reader.h"
+#include "rollout/group_work.h"
 #include "rollout/sampling_fields.h"
 
 namespace rollcast {
@@ -73,7 +74,7 @@ void ListRollout(FieldList& list, RolloutSettings& c) {
                   "tokenizer.json or its folder; empty = the model's folder");
   list.Add("add_special_tokens", c.add_special_tokens,
            "put the tokenizer's own special tokens (such as bos) around prompt texts");
-  list.Add("group_size", c.group_size, "completions of one prompt", Between(1, 4096));
+  list.Add("group_size", c.group_size, "completions of one prompt", Between(1, kMaxGroupSize));
   list.Add("groups_per_update", c.groups_per_update, "groups of one rollout batch",
            Between(1, 1 << 20));
   list.Add("interval", c.interval, "optimizer steps that may reuse one rollout batch",

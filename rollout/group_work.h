@@ -12,6 +12,9 @@
 
 namespace rollcast {
 
+/// Completions of one prompt; a rank holds a group whole before it is returned.
+inline constexpr int32_t kMaxGroupSize = 4096;
+
 /// A group of completions of one prompt, or those of its samples that are still to be made.
 struct GroupWork {
   uint64_t group_id = 0;  // unique in a run

@@ -91,8 +91,8 @@ UpdateOptions ToOptions(const TrainerSetup& setup, const rollcast_update* given)
   if (given->num_names > 0) Given(given->names, "names");
   for (int32_t i = 0; i < given->num_names; ++i)
     options.names.emplace_back(&Given(given->names[i], "a name"));
-  if (given->deadline_s > 0) options.deadline = Seconds(given->deadline_s);
-  if (given->drain_limit_s > 0) options.drain_limit = Seconds(given->drain_limit_s);
+  if (given->deadline_s != 0) options.deadline = Seconds(given->deadline_s);
+  if (given->drain_limit_s != 0) options.drain_limit = Seconds(given->drain_limit_s);
   return options;
 }
 
@@ -155,10 +155,10 @@ int rollcast_trainer_submit(rollcast_trainer* trainer, const char* prompts,
 int rollcast_trainer_collect(rollcast_trainer* trainer, int32_t groups, double timeout_s,
                              rollcast_result** result) {
   return CallFromC([&] {
+    rollcast::TrainerClient& client = rollcast::ClientOf(trainer);
     if (groups < 1)
       throw rollcast::Error(rollcast::StrCat("groups is ", groups, ": must be at least 1"));
-    rollcast::Give(result,
-                   rollcast::ClientOf(trainer).Collect(groups, rollcast::Seconds(timeout_s)));
+    rollcast::Give(result, client.Collect(groups, rollcast::Seconds(timeout_s)));
   });
 }
 

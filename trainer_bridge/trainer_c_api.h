@@ -4,7 +4,8 @@
  * Functions that can fail return ROLLCAST_OK or another status; rollcast_trainer_error() then has
  * the words that the C++ interface (trainer_bridge/trainer_client.h) throws. No exception crosses
  * this interface. Text is UTF-8 and ends with a zero byte. What a function is given is read before
- * it returns, unless it says otherwise.
+ * it returns, unless it says otherwise. Seconds are finite, above 0 and at most 1e9. Once the job
+ * is over every call fails with the reason, whatever it is given.
  *
  * Thread rule: any thread may call; calls on one trainer wait for each other, except
  * rollcast_trainer_fail, rollcast_trainer_live_version and rollcast_trainer_error, which never
@@ -60,7 +61,7 @@ typedef struct {
 
 /* How the completions of one submission are drawn. All zero: as the configuration says. */
 typedef struct {
-  int32_t group_size;    /* completions of a prompt; 0: rollout.group_size */
+  int32_t group_size;    /* completions of a prompt, at most 4096; 0: rollout.group_size */
   const char* sampling;  /* lines "key = value" over [sampling] of the configuration; may be NULL */
   const uint64_t* seed;  /* NULL: a function of rollout.seed and how many submissions came before */
   const char* in_flight; /* what updates do to these completions; NULL: what each update says */
@@ -105,8 +106,8 @@ ROLLCAST_API int rollcast_trainer_describe(rollcast_trainer* trainer, rollcast_r
 ROLLCAST_API int rollcast_trainer_submit(rollcast_trainer* trainer, const char* prompts,
                                          const rollcast_draw* draw, rollcast_result** result);
 
-/* Waits for `groups` whole groups; fewer come back after `timeout_s` seconds or when no more are
- * pending. Columns, with R trajectories in all and flat arrays over their tokens:
+/* Waits for `groups` whole groups; fewer come back after `timeout_s` seconds (0: what is there) or
+ * when no more are pending. Columns, with R trajectories in all and flat arrays over their tokens:
  *   "json"               {"groups", "pending_groups", "live", "trajectories": [R objects of
  *                        "prompt_id", "group_id", "sample_index", "group_size", "attempt", "rank",
  *                        "seed", "temperature", "text", "outcome", "finish_reason", "message",

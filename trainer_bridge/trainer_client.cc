@@ -11,6 +11,17 @@ using Seconds = std::chrono::duration<double>;
 
 Clock::duration Ticks(Seconds d) { return std::chrono::duration_cast<Clock::duration>(d); }
 
+// Far beyond any job, and far within what Clock can add to now.
+constexpr double kMaxSeconds = 1e9;
+
+void CheckSeconds(const char* what, Seconds given, bool may_be_zero = false) {
+  const double s = given.count();
+  // Written so that a NaN is wrong.
+  if ((may_be_zero ? s >= 0 : s > 0) && s <= kMaxSeconds) return;
+  throw Error(StrCat(what, " is ", s, " s: must be ", may_be_zero ? "at least" : "above",
+                     " 0 and at most ", kMaxSeconds, " s"));
+}
+
 }  // namespace
 
 struct TrainerClient::Bridge {
@@ -32,6 +43,7 @@ class TrainerClient::Turn {
   explicit Turn(TrainerClient& client) : client_(client) {
     MutexLock lock(client_.mutex_);
     while (client_.in_turn_) client_.changed_.Wait(client_.mutex_);
+    client_.ThrowIfOver();
     client_.in_turn_ = true;
   }
   ~Turn() {
@@ -201,10 +213,15 @@ bool TrainerClient::Arrived(Reply reply) const {
   return false;
 }
 
-std::string TrainerClient::WhyOver() const {
-  if (failure_.has_value()) return *failure_;
-  if (told_to_fail_.has_value()) return *told_to_fail_;
-  return finished_ ? "the job has been finished" : "";
+void TrainerClient::ThrowIfOver() const {
+  if (failure_.has_value()) throw Error(*failure_);
+  if (told_to_fail_.has_value()) throw Error(*told_to_fail_);
+  if (finished_) throw Error("the job has been finished");
+}
+
+void TrainerClient::CheckRunning() const {
+  MutexLock lock(mutex_);
+  ThrowIfOver();
 }
 
 void TrainerClient::Call(const Turn&, std::function<void(Bridge&)> task, Reply reply,
@@ -213,7 +230,7 @@ void TrainerClient::Call(const Turn&, std::function<void(Bridge&)> task, Reply r
   std::exception_ptr task_failure;
   {
     MutexLock lock(mutex_);
-    if (const std::string why = WhyOver(); !why.empty()) throw Error(why);
+    ThrowIfOver();
     task_ = std::move(task);
     task_state_ = TaskState::kPosted;
     task_failure_ = nullptr;
@@ -247,7 +264,9 @@ std::vector<uint64_t> TrainerClient::SubmitInTurn(const Turn& turn,
                                                   const std::vector<PromptGroup>& prompts,
                                                   int group_size, const SamplingParams& sampling,
                                                   bool want_hidden) {
-  if (group_size < 1) throw Error(StrCat("group size ", group_size, ": must be at least 1"));
+  if (group_size < 1 || group_size > kMaxGroupSize)
+    throw Error(
+        StrCat("group size ", group_size, ": must be at least 1 and at most ", kMaxGroupSize));
   SubmitMessage message;
   std::vector<uint64_t> ids;
   for (const PromptGroup& prompt : prompts) {
@@ -318,6 +337,7 @@ Collected TrainerClient::CollectInTurn(const Turn& turn, int groups, Seconds tim
 
 Collected TrainerClient::Collect(int groups, Seconds timeout) {
   const Turn turn(*this);
+  CheckSeconds("the timeout of Collect", timeout, /*may_be_zero=*/true);
   return CollectInTurn(turn, groups, timeout);
 }
 
@@ -325,6 +345,7 @@ std::vector<Trajectory> TrainerClient::Rollout(const std::vector<PromptGroup>& p
                                                int group_size, const SamplingParams& sampling,
                                                bool want_hidden, Seconds timeout) {
   const Turn turn(*this);
+  CheckSeconds("the timeout of Rollout", timeout);
   if (pending_groups_ > 0)
     throw Error(StrCat("Rollout while ", pending_groups_.load(),
                        " groups of earlier submissions are pending; collect them first"));
@@ -345,6 +366,8 @@ std::vector<Trajectory> TrainerClient::Rollout(const std::vector<PromptGroup>& p
 SyncReport TrainerClient::Publish(const UpdateOptions& options,
                                   const std::vector<NamedTensor>& tensors) {
   const Turn turn(*this);
+  CheckSeconds("the deadline of an update", options.deadline);
+  CheckSeconds("the drain limit of an update", options.drain_limit);
   SyncReport report;
   Call(
       turn, [&](Bridge& bridge) { report = PublishOnBridge(bridge, options, tensors); },
@@ -367,6 +390,7 @@ SyncReport TrainerClient::PublishOnBridge(Bridge& bridge, const UpdateOptions& o
 
 WireManifest TrainerClient::Manifest(Seconds timeout) {
   const Turn turn(*this);
+  CheckSeconds("the timeout of Manifest", timeout);
   WireManifest manifest;
   Call(
       turn,
@@ -378,6 +402,7 @@ WireManifest TrainerClient::Manifest(Seconds timeout) {
 ScoreResult TrainerClient::Score(const std::vector<int32_t>& tokens, bool want_logits,
                                  Seconds timeout) {
   const Turn turn(*this);
+  CheckSeconds("the timeout of Score", timeout);
   const ScoreMessage message{{next_request_++, tokens, want_logits}};
   const auto deadline = Clock::now() + Ticks(timeout);
   {
@@ -403,6 +428,7 @@ ScoreResult TrainerClient::Score(const std::vector<int32_t>& tokens, bool want_l
 
 JobStats TrainerClient::Stats(Seconds timeout) {
   const Turn turn(*this);
+  CheckSeconds("the timeout of Stats", timeout);
   const StatsMessage message{next_request_++};
   {
     MutexLock lock(mutex_);
@@ -423,6 +449,7 @@ std::vector<int> TrainerClient::LostRanks() const {
 
 void TrainerClient::Finish(Seconds timeout) {
   const Turn turn(*this);
+  CheckSeconds("the timeout of Finish", timeout);
   Call(
       turn, [](Bridge& bridge) { bridge.Send(FinishMessage{}); }, Reply::kFinish, "end of the job",
       timeout);

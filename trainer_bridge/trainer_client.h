@@ -49,8 +49,9 @@ struct Collected {
 /// a time: a call waits for the one before it. So no publish is ever under way while a Collect
 /// waits for its reply, and no update can fall between the gate and the return.
 ///
-/// Every call throws Error with the reason once the job has failed, and within its deadline when
-/// there is no answer.
+/// Every call throws Error with the reason once the job is over, before it looks at its arguments,
+/// and within its deadline when there is no answer. A duration that is not finite and above 0 (for
+/// Collect: at least 0), or above 1e9 s, is an Error; the job goes on.
 class TrainerClient {
  public:
   explicit TrainerClient(const TrainerClientOptions& options);
@@ -69,12 +70,17 @@ class TrainerClient {
   /// Blocks until every rank has its weights.
   void WaitUntilStarted() RC_EXCLUDES(mutex_);
 
-  /// Returns the group ids, in order. Never blocks on the ranks. `sampling.seed` is the run's.
+  /// Throws Error with the reason when the job is over. Never waits.
+  void CheckRunning() const RC_EXCLUDES(mutex_);
+
+  /// `group_size` is in [1, kMaxGroupSize]. Returns the group ids, in order. Never blocks on the
+  /// ranks. `sampling.seed` is the run's.
   std::vector<uint64_t> Submit(const std::vector<PromptGroup>& prompts, int group_size,
                                const SamplingParams& sampling, bool want_hidden)
       RC_EXCLUDES(mutex_);
 
-  /// Waits for `groups` groups; fewer come back after `timeout` or when no more are pending.
+  /// Waits for `groups` groups; fewer come back after `timeout` (0: what is there) or when no more
+  /// are pending.
   Collected Collect(int groups, std::chrono::duration<double> timeout) RC_EXCLUDES(mutex_);
 
   /// Submit and Collect: every completion of `prompts`, in their order. Nothing else may be
@@ -122,7 +128,7 @@ class TrainerClient {
   SyncReport PublishOnBridge(Bridge& bridge, const UpdateOptions& options,
                              const std::vector<NamedTensor>& tensors);
   bool Arrived(Reply reply) const RC_REQUIRES(mutex_);
-  std::string WhyOver() const RC_REQUIRES(mutex_);
+  void ThrowIfOver() const RC_REQUIRES(mutex_);
 
   // Runs `task` on the bridge thread and waits for it and for `reply`. Throws what the task throws,
   // and Error when the job fails or at the timeout, naming `what`. Never returns while the task

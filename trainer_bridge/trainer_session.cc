@@ -39,6 +39,7 @@ TrainerClient& TrainerSession::client() {
     client_.WaitUntilStarted();
     started_ = true;
   }
+  client_.CheckRunning();
   return client_;
 }
 

@@ -47,7 +47,8 @@ class TrainerSession {
 
   const TrainerSetup& setup() const { return setup_; }
   const Roles& roles() const { return roles_; }
-  /// Once every rank has its weights; waits for them.
+  /// Once every rank has its weights; waits for them. Throws Error with the reason when the job is
+  /// over.
   TrainerClient& client();
   PolicyVersion LiveVersion() const { return client_.LiveVersion(); }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "tests/testing/expect_error.h"
@@ -331,7 +332,68 @@ TEST(JobTest, AFailedTrainerTellsAllRanksWhy) {
   job.client().Fail("the loss is not a number");
   for (int rank : {0, 1, 2})
     EXPECT_NE(job.Join(rank).find("the loss is not a number"), std::string::npos);
-  ExpectError([&] { job.client().Stats(1s); }, {"the loss is not a number"});
+  // Whatever a call is given.
+  ExpectError([&] { job.client().Stats(-1s); }, {"the loss is not a number"});
+  ExpectError([&] { job.client().Submit(ToyPrompts(1), 0, Sampling(), false); },
+              {"the loss is not a number"});
+  ExpectError([&] { job.client().CheckRunning(); }, {"the loss is not a number"});
+}
+
+TEST(JobTest, ALostJobSaysSoThoughGroupsArePending) {
+  ToyJob::Options options;
+  options.heartbeat_s = 0.05;
+  options.silence_s = 1;
+  ToyJob job(options);
+  job.client().WaitUntilStarted();
+  job.client().Submit(ToyPrompts(4), 4, Sampling(), false);
+  job.Kill(1);
+  EXPECT_NE(job.Join(0).find("coordinator (rank 1) is lost"), std::string::npos);
+  ExpectError([&] { job.client().Rollout(ToyPrompts(1), 1, Sampling(), false, 60s); },
+              {"coordinator (rank 1) is lost"});
+}
+
+TEST(JobTest, AGroupTooLargeIsAnErrorAndTheJobGoesOn) {
+  ToyJob job({});
+  TrainerClient& client = job.client();
+  client.WaitUntilStarted();
+  for (const int size :
+       {0, -1, kMaxGroupSize + 1, 1'000'000'000, std::numeric_limits<int>::max()}) {
+    const std::string text = StrCat("group size ", size, ": must be at least 1 and at most 4096");
+    ExpectError([&] { client.Submit(ToyPrompts(1), size, Sampling(), false); }, {text});
+    ExpectError([&] { client.Rollout(ToyPrompts(1), size, Sampling(), false, 60s); }, {text});
+  }
+  EXPECT_EQ(client.Rollout(ToyPrompts(1), 2, Sampling(), false, 60s).size(), 2u);
+  client.Finish(60s);
+}
+
+TEST(JobTest, ADurationThatIsNoneIsAnErrorAndTheJobGoesOn) {
+  using Seconds = std::chrono::duration<double>;
+  ToyJob job({});
+  TrainerClient& client = job.client();
+  client.WaitUntilStarted();
+  for (const double s : {std::nan(""), -1.0, HUGE_VAL, -HUGE_VAL, 2e9, 0.0}) {
+    const Seconds wrong(s);
+    const std::string text = StrCat("is ", s, " s: must be above 0 and at most 1e+09 s");
+    ExpectError([&] { client.Rollout(ToyPrompts(1), 2, Sampling(), false, wrong); },
+                {"the timeout of Rollout", text});
+    ExpectError([&] { client.Score({1, 2}, false, wrong); }, {"the timeout of Score", text});
+    ExpectError([&] { client.Manifest(wrong); }, {"the timeout of Manifest", text});
+    ExpectError([&] { client.Stats(wrong); }, {"the timeout of Stats", text});
+    ExpectError([&] { client.Finish(wrong); }, {"the timeout of Finish", text});
+    if (s != 0) ExpectError([&] { client.Collect(1, wrong); }, {"the timeout of Collect is "});
+    UpdateOptions update = Update(UpdateMode::kStaged);
+    update.deadline = wrong;
+    ExpectError([&] { client.Publish(update, job.Weights(2)); },
+                {"the deadline of an update", text});
+    update = Update(UpdateMode::kStaged);
+    update.drain_limit = wrong;
+    ExpectError([&] { client.Publish(update, job.Weights(2)); },
+                {"the drain limit of an update", text});
+  }
+  EXPECT_EQ(client.LiveVersion(), 0);
+  EXPECT_EQ(client.Collect(1, Seconds(0)).groups, 0);
+  EXPECT_EQ(client.Rollout(ToyPrompts(1), 2, Sampling(), false, Seconds(1e9)).size(), 2u);
+  client.Finish(60s);
 }
 
 }  // namespace
