@@ -1,10 +1,10 @@
-"""The rules of rollcast/tensors.py, and how the library is found; no job."""
+"""The rules of rollcast/tensors.py and _arguments.py, and how the library is found; no job."""
 import os
 import sys
 
 import numpy as np
 import rollcast
-from rollcast import _library, tensors
+from rollcast import _arguments, _library, tensors
 
 KNOWN = frozenset({"model.embed_tokens.weight", "model.layers.0.q.weight", "module.odd"})
 
@@ -42,6 +42,40 @@ def test_views():
             assert "tensor model.norm.weight: dtype" in str(error)
         else:
             raise AssertionError(wrong.dtype)
+
+
+class FakeTorchIds:
+    """As far as a torch tensor of integers goes here."""
+
+    def __init__(self, ids):
+        self.ids = np.array(ids)
+
+    def data_ptr(self):
+        raise AssertionError("not of a tensor on a device")
+
+    def detach(self):
+        return self
+
+    cpu = contiguous = detach
+
+    def __array__(self, dtype=None, copy=None):
+        return self.ids
+
+
+def test_arguments():
+    assert _arguments.integer("n", np.uint8(3), 0, 3) == 3
+    for wrong in (4, -1, 2.0, True, "3", None, np.float32(1), 2**64):
+        try:
+            _arguments.integer("n", wrong, 0, 3)
+        except rollcast.RollcastError as error:
+            assert str(error).startswith(f"n is {wrong!r}: must be"), error
+        else:
+            raise AssertionError(wrong)
+    ids = _arguments.token_ids(FakeTorchIds([5, 2**31 - 1]))
+    assert ids.dtype == np.int32 and ids.tolist() == [5, 2**31 - 1]
+    assert _arguments.token_ids([]).shape == (0,)
+    assert _arguments.seconds("t", np.float32(0.5)) == 0.5
+    assert _arguments.seconds("t", 0, zero=True) == 0
 
 
 def test_errors():

@@ -31,7 +31,7 @@ class PythonTest : public TrainerLibraryTest {
 TEST_F(PythonTest, KnowsNamesAndTheLibrary) {
   MpiJob job("exec " + Python("names.py", ""), folder_);
   EXPECT_EQ(job.Wait(60s), 0) << job.err();
-  EXPECT_NE(job.out().find("3 passed"), std::string::npos) << job.out();
+  EXPECT_NE(job.out().find("4 passed"), std::string::npos) << job.out();
 }
 
 class PythonJobTest : public PythonTest, public ::testing::WithParamInterface<const char*> {};
@@ -45,7 +45,8 @@ TEST_P(PythonJobTest, EndsWell) {
 
 std::string CaseName(const ::testing::TestParamInfo<const char*>& info) { return info.param; }
 INSTANTIATE_TEST_SUITE_P(Cases, PythonJobTest,
-                         ::testing::Values("rollout", "submit", "publish", "own_mpi"), CaseName);
+                         ::testing::Values("rollout", "submit", "publish", "arguments", "own_mpi"),
+                         CaseName);
 
 TEST_F(PythonTest, AnExceptionInTheScriptEndsTheJobWithItsText) {
   MpiJob job(Job(Case("fails"), 2, "", WithOutput()), folder_);

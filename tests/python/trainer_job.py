@@ -119,7 +119,7 @@ def rollout(client, _):
                          {"max_tokens": 3, "ignore_eos": True, "stop_ids": np.array([7])})
     assert [(len(t.completion), t.temperature) for t in own] == [(2, 0.5), (3, 1.0)]
     expect_error("prompts:2: \"text\" is empty", lambda: client.rollout(["a", ""]))
-    expect_error("group size 0", lambda: client.rollout(PROMPTS, 0))
+    expect_error("group_size is 0: must be at least 1", lambda: client.rollout(PROMPTS, 0))
     expect_error("tokens to score", lambda: client.score([1]))
     expect_error("99999", lambda: client.score([1, 99999]))
     expect_error("single prompt", lambda: client.rollout("a"), TypeError)
@@ -242,6 +242,62 @@ def publish(client, model):
     assert client.publish(wide).digest == digest
 
 
+def arguments(client, model):
+    """What C cannot take is an error at once, and the job goes on."""
+    for size in (4097, 10**9, 2**31 - 1):
+        for call in (client.rollout, client.submit):
+            expect_error(f"group size {size}: must be at least 1 and at most 4096",
+                         lambda: call(["a"], group_size=size))
+    for size in (2**31, 2**32, 2**32 + 1, -1, -2**32 + 4):
+        for call in (client.rollout, client.submit):
+            expect_error(f"group_size is {size}: must be", lambda: call(["a"], group_size=size))
+    expect_error("group_size is 2.0: must be an integer", lambda: client.rollout(["a"], 2.0))
+    expect_error(f"seed is {2**64}: must be", lambda: client.rollout(["a"], 1, seed=2**64))
+    for groups in (0, 2**32 + 1, 1.5):
+        expect_error(f"groups is {groups}: must be", lambda: client.collect(groups))
+    norm = {"model.norm.weight": np.ones(64, np.float32)}
+    for version in (-1, 2**63, 2**64 + 7, 1.0):
+        expect_error(f"version is {version}: must be",
+                     lambda: client.publish(norm, version, partial=True))
+
+    for tokens, text in (([1, 2.7, 3], "tokens[1] is 2.7: must be an integer"),
+                         ([2**32 + 1, 1], f"tokens[0] is {2**32 + 1}: must be"),
+                         (np.array([1, 2**32 + 1]), f"tokens[1] is {2**32 + 1}: must be"),
+                         ([1, -1], "tokens[1] is -1: must be"),
+                         ([1, "2"], "must be an integer"),
+                         ([[1, 2]], "tokens has shape [1, 2]: expected [N]"),
+                         ([], "0 tokens to score")):
+        expect_error(text, lambda: client.score(tokens))
+    expected = bits(client.score([1, 2, 3]).logprob_raw)
+    for dtype in (np.uint8, np.int16, np.int32, np.int64, np.uint64):
+        assert bits(client.score(np.array([1, 2, 3], dtype)).logprob_raw) == expected
+        assert bits(client.score([dtype(t) for t in (1, 2, 3)]).logprob_raw) == expected
+    assert bits(client.score(np.array([1, 0, 2, 0, 3])[::2]).logprob_raw) == expected
+    for tokens, text in (([1, 2.7, 3], '"tokens"[1] is 2.7'), ([2**32 + 1], f"is {2**32 + 1}"),
+                         (np.array([1.0, 2.5]), '"tokens"[0] is 1.0'), ([True], '"tokens"[0]')):
+        expect_error(text, lambda: client.rollout([tokens], 1))
+        expect_error(text, lambda: client.rollout([{"tokens": tokens}], 1))
+    assert client.rollout([np.array([1, 2], np.uint16)], 1)[0].prompt.tolist() == [1, 2]
+
+    nan, inf = float("nan"), float("inf")
+    for wrong in (nan, inf, -inf, -1, 1e10, "soon"):
+        text = f"timeout is {wrong!r}: must be a number of seconds"
+        for call in (lambda: client.rollout(["a"], 1, timeout=wrong),
+                     lambda: client.collect(timeout=wrong), lambda: client.finish(wrong),
+                     lambda: client.score([1, 2], timeout=wrong),
+                     lambda: client.manifest(wrong), lambda: client.stats(wrong)):
+            expect_error(text, call)
+        for option in ("deadline", "drain_limit"):
+            expect_error(f"{option} is {wrong!r}: must be a number of seconds",
+                         lambda: client.publish(norm, partial=True, **{option: wrong}))
+    expect_error("deadline is 0: must be", lambda: client.publish(norm, partial=True, deadline=0))
+    assert client.collect(timeout=0).groups == 0
+    assert client.live_version == 0
+    report = client.publish(norm, np.int64(7), partial=True, deadline=60, drain_limit=np.float32(5))
+    assert report.committed and client.live_version == 7
+    assert len(client.rollout(["a"], np.int32(3), seed=2**64 - 1, timeout=60)) == 3
+
+
 def own_mpi(client, _):
     assert len(client.rollout(PROMPTS, 1)) == 3
 
@@ -275,7 +331,10 @@ def killed(client, model):
             client.rollout(PROMPTS, 1)
     except rollcast.RollcastError as error:
         print("seen by the script:", error, flush=True)
-        expect_error(str(error), lambda: client.publish(read_weights(model)))
+        for call in (lambda: client.publish(read_weights(model)),
+                     lambda: client.rollout(PROMPTS, 1), lambda: client.submit(PROMPTS, 10**9),
+                     lambda: client.collect(), lambda: client.score([1]), client.stats):
+            expect_error(str(error), call)
         raise
 
 

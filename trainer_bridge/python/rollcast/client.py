@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from . import tensors as tensor_rules
+from ._arguments import INT32_MAX, INT64_MAX, UINT64_MAX, integer, seconds, token_ids
 from ._library import Draw, Library, Result, RollcastError, Tensor, Update
 from .trajectory import Array, Batch, check_arrays, read_batch, to_torch
 
@@ -218,11 +219,14 @@ class Client:
         "sampling" says goes before both. `in_flight` ("keep",
         "recompute", "drain", "abort") overrides what updates do to these completions; `hidden` keeps
         the last hidden states. Every completion has exactly one outcome: see `Batch.completed`.
+        A group has at most 4096 completions. Iterate over the batch for `text`, `reward` and the
+        rest of each Trajectory; `batch.padded().reward` has the rewards as one array.
         Nothing else may be pending. Raises RollcastError after `timeout` seconds.
         """
         draw = self._draw(group_size, sampling, seed, in_flight, hidden)
+        limit = seconds("timeout", timeout)
         with self._result("rollcast_trainer_rollout", _rows(prompts), ctypes.byref(draw),
-                          timeout) as result:
+                          limit) as result:
             return read_batch(result, self._arrays)
 
     def submit(
@@ -242,11 +246,11 @@ class Client:
 
     def collect(self, groups: Optional[int] = None, timeout: float = 3600.0) -> Batch:
         """Waits for `groups` whole groups, in the order in which they are done; None: all that are
-        pending. Fewer come back after `timeout` seconds, or when no more are pending. Each was checked
-        against the policy version that is live now."""
-        if groups is None:
-            groups = 2**31 - 1
-        with self._result("rollcast_trainer_collect", groups, timeout) as result:
+        pending. Fewer come back after `timeout` seconds (0: what is there), or when no more are
+        pending. Each was checked against the policy version that is live now."""
+        count = INT32_MAX if groups is None else integer("groups", groups, 1, INT32_MAX)
+        limit = seconds("timeout", timeout, zero=True)
+        with self._result("rollcast_trainer_collect", count, limit) as result:
             return read_batch(result, self._arrays)
 
     # Weights
@@ -274,24 +278,27 @@ class Client:
         begins. So an iterator costs at most the ranks' weights once in host memory, and one whole
         tensor beside them; `dict(model.named_parameters())` costs nothing.
 
+        A whole update (every tensor of `manifest`) is expected; for less say `partial=True`.
+
         `version`: the new policy version; None = live + 1. `mode` ("staged", "in_place"), `in_flight`
         ("keep", "recompute", "drain", "abort"), `deadline` and `drain_limit` (seconds) default to
-        [sync]. `partial`: not every tensor is given; then `names`, if any, are exactly those that are.
+        [sync]. `partial`: not every tensor is given, and the others stay as they are; then `names`, if
+        any, are exactly those that are given.
 
         Raises RollcastError, naming the tensor, when the tensors do not fit the model, before anything
         has been sent; UpdateError when the update was not committed.
         """
-        if version is not None and version < 0:
-            raise RollcastError(f"version {version}: must be at least 0")
+        number = -1 if version is None else integer("version", version, 0, INT64_MAX)
+        limits = [0.0 if limit is None else seconds(what, limit)
+                  for what, limit in (("deadline", deadline), ("drain_limit", drain_limit))]
         given, owners = self._gather(tensors)
         chosen = [name.encode() for name in names or []]
         if names is not None:
             known = self._known_names()
             chosen = [(tensor_rules.wire_name(name, known) or name).encode() for name in names]
         update = Update(
-            -1 if version is None else version, _text(mode), _text(in_flight), int(partial),
-            len(chosen), (ctypes.c_char_p * len(chosen))(*chosen), deadline or 0.0,
-            drain_limit or 0.0)
+            number, _text(mode), _text(in_flight), int(bool(partial)), len(chosen),
+            (ctypes.c_char_p * len(chosen))(*chosen), *limits)
         self._kept.append((given, owners))  # also if Ctrl-C leaves the call
         with self._result("rollcast_trainer_publish", (Tensor * len(given))(*given), len(given),
                           ctypes.byref(update)) as result:
@@ -307,11 +314,10 @@ class Client:
     ) -> Score:
         """Teacher-forced log-probabilities of `tokens`, [N] ids, under the live policy, by one of the
         ranks: the bits that decoding records as `logprob_raw`."""
-        ids = np.ascontiguousarray(np.asarray(tokens), np.int32)
-        if ids.ndim != 1:
-            raise ValueError(f"tokens has shape {list(ids.shape)}; expected [N]")
+        ids = token_ids(tokens)
+        limit = seconds("timeout", timeout)
         with self._result("rollcast_trainer_score", ids.ctypes.data_as(ctypes.c_void_p),
-                          len(ids), int(logits), timeout) as result:
+                          len(ids), int(bool(logits)), limit) as result:
             columns = [result.column("logprob_raw"), result.column("logits")]
             version = result.json()["version"]
         if self._arrays == "torch":
@@ -320,7 +326,7 @@ class Client:
 
     def manifest(self, timeout: float = 60.0) -> Manifest:
         """Names, dtypes and shapes of the ranks' tensors."""
-        with self._result("rollcast_trainer_manifest", timeout) as result:
+        with self._result("rollcast_trainer_manifest", seconds("timeout", timeout)) as result:
             fields = result.json()
         fields["tensors"] = [
             TensorInfo(t["name"], t["dtype"], tuple(t["shape"])) for t in fields["tensors"]]
@@ -329,7 +335,7 @@ class Client:
     # The job
 
     def stats(self, timeout: float = 60.0) -> JobStats:
-        with self._result("rollcast_trainer_stats", timeout) as result:
+        with self._result("rollcast_trainer_stats", seconds("timeout", timeout)) as result:
             return JobStats(**result.json())
 
     @property
@@ -342,7 +348,8 @@ class Client:
         exit with 0. Default: sync.deadline_s seconds. A second call does nothing."""
         if self._over:
             return
-        limit = self.config["sync"]["deadline_s"] if timeout is None else timeout
+        limit = seconds(
+            "timeout", self.config["sync"]["deadline_s"] if timeout is None else timeout)
         self._wait("rollcast_trainer_finish", self._open_handle(), limit)
         self._close()
 
@@ -429,11 +436,12 @@ class Client:
         in_flight: Optional[str],
         hidden: bool,
     ) -> Draw:
-        if group_size is not None and group_size < 1:
-            raise RollcastError(f"group size {group_size}: must be at least 1")
+        # The library has the limit; 0 would be its word for the configured size.
+        size = 0 if group_size is None else integer("group_size", group_size, 1, INT32_MAX)
         over = json.dumps(dict(sampling or {}), default=_plain).encode()
-        number = None if seed is None else ctypes.pointer(ctypes.c_uint64(seed))
-        return Draw(group_size or 0, over, number, _text(in_flight), int(hidden))
+        number = None if seed is None else ctypes.pointer(
+            ctypes.c_uint64(integer("seed", seed, 0, UINT64_MAX)))
+        return Draw(size, over, number, _text(in_flight), int(bool(hidden)))
 
     def _known_names(self) -> frozenset:
         if self._known is None:

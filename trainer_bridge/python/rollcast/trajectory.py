@@ -29,7 +29,7 @@ class Trajectory:
     """One completion with all that a trainer needs of it. C = its tokens, P = the prompt's.
 
     Arrays are numpy or torch, as the client was asked for. Log-probabilities are natural logarithms,
-    float32, and bit for bit what `Client.score` gives for the same tokens and policy version.
+    float32; `logprob_raw` is bit for bit what `Client.score` gives for the same tokens and policy version.
     """
 
     prompt_id: str
@@ -38,8 +38,8 @@ class Trajectory:
     group_size: int
     prompt: Array  #: [P] int32 token ids
     completion: Array  #: [C] int32 token ids
-    logprob: Array  #: [C] float32, under softmax(logits / temperature)
-    logprob_raw: Array  #: [C] float32, under softmax(logits)
+    logprob: Array  #: [C] float32, under softmax(logits / temperature): to train against
+    logprob_raw: Array  #: [C] float32, under softmax(logits): temperature 1, as `Client.score` gives
     logprob_filtered: Optional[Array]  #: [C] float32, under what was drawn from; None without a filter
     policy_version: Array  #: [C] int64, that drew the token
     hidden: Optional[Array]  #: [C, hidden size] float32 before the final norm; None unless asked for
@@ -84,7 +84,12 @@ def _nearest_multiple(length: int, multiple: int) -> int:
 
 
 class Batch(Sequence[Trajectory]):
-    """Trajectories, whole groups at a time, in order."""
+    """Trajectories, whole groups at a time, in order: a sequence, so
+
+        for t in batch:
+            print(t.prompt_id, t.reward, t.text)
+        rewards = batch.padded().reward  # [B] float32, in the same order; NaN where there is none
+    """
 
     def __init__(
         self,
