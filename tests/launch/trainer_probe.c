@@ -1,5 +1,6 @@
 /* A trainer in C: what trainer_c_api.h promises to a program that knows nothing else.
  * usage: trainer_probe CONFIG MODEL */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,6 +118,23 @@ int main(int argc, char** argv) {
   CHECK(Has(result, "\"committed\":true"));
   CHECK(rollcast_trainer_live_version(trainer) == 1);
   rollcast_result_free(result);
+
+  /* What no submission and no duration can be; the job goes on. */
+  rollcast_draw draw = {0};
+  draw.group_size = 1000000000;
+  const char* prompt = "{\"tokens\": [10]}";
+  CHECK(rollcast_trainer_submit(trainer, prompt, &draw, &result) == ROLLCAST_ERROR);
+  CHECK(strstr(rollcast_trainer_error(), "must be at least 1 and at most 4096") != NULL);
+  CHECK(rollcast_trainer_rollout(trainer, prompt, NULL, NAN, &result) == ROLLCAST_ERROR);
+  CHECK(strstr(rollcast_trainer_error(), "the timeout of Rollout is nan s") != NULL);
+  update.deadline_s = -1;
+  CHECK(rollcast_trainer_publish(trainer, &copy, 1, &update, &result) == ROLLCAST_ERROR);
+  CHECK(strstr(rollcast_trainer_error(), "the deadline of an update is -1 s") != NULL);
+  update.deadline_s = 0;
+  update.drain_limit_s = NAN;
+  CHECK(rollcast_trainer_publish(trainer, &copy, 1, &update, &result) == ROLLCAST_ERROR);
+  CHECK(strstr(rollcast_trainer_error(), "the drain limit of an update is nan s") != NULL);
+  CHECK(rollcast_trainer_live_version(trainer) == 1);
 
   CHECK(rollcast_trainer_finish(trainer, 60) == ROLLCAST_OK);
   CHECK(rollcast_trainer_stats(trainer, 1, &result) == ROLLCAST_ERROR);
