@@ -74,6 +74,11 @@ std::string LastError() {
 }
 
 Hdf5Handle AccessProperties() {
+  // A file whose last flush failed (a full disk) stays in the library's list of open ones when it
+  // is closed, and closing it once more at the end of the process is a crash within the library.
+  // Here every identifier has an owner, so nothing is left for that end. Must precede all other
+  // calls.
+  [[maybe_unused]] static const herr_t no_exit_handler = H5dont_atexit();
   // What fails is thrown with the library's reason; its own printing would only double it.
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   Hdf5Handle properties = Properties(H5Pcreate(H5P_FILE_ACCESS));
