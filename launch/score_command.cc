@@ -73,14 +73,8 @@ class ScoreFile {
  public:
   ScoreFile(const std::filesystem::path& path, bool overwrite)
       : path_(path),
-        written_(fmt::format("{}.tmp.{}", path.string(), getpid())),
-        file_(Create(path, written_, overwrite)) {}
-  ~ScoreFile() {
-    std::error_code ignored;
-    std::filesystem::remove(written_, ignored);
-  }
-  ScoreFile(const ScoreFile&) = delete;
-  ScoreFile& operator=(const ScoreFile&) = delete;
+        written_{fmt::format("{}.tmp.{}", path.string(), getpid())},
+        file_(Create(path, written_.path, overwrite)) {}
 
   void Write(size_t row, const Completion& completion) {
     const std::string group = fmt::format("row_{}", row);
@@ -94,7 +88,7 @@ class ScoreFile {
   void Commit() {
     file_.Close();
     std::error_code error;
-    std::filesystem::rename(written_, path_, error);
+    std::filesystem::rename(written_.path, path_, error);
     if (error)
       throw Error(fmt::format("{}: cannot be written: {}", path_.string(), error.message()));
   }
@@ -107,7 +101,17 @@ class ScoreFile {
     return Hdf5File::Create(written, /*overwrite=*/true);
   }
 
-  const std::filesystem::path path_, written_;
+  // A member before the file: removed also when the file's creation fails halfway.
+  struct Temporary {
+    const std::filesystem::path path;
+    ~Temporary() {
+      std::error_code ignored;
+      std::filesystem::remove(path, ignored);
+    }
+  };
+
+  const std::filesystem::path path_;
+  const Temporary written_;
   Hdf5File file_;
 };
 

@@ -1,8 +1,11 @@
 #include "rollout/hdf5.h"
 
 #include <hdf5.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <string_view>
 #include <system_error>
 
 namespace rollcast {
@@ -43,6 +46,18 @@ Hdf5Handle TextType() {
   return type;
 }
 
+// The reason within an entry of the error stack. The one of a failed system call goes on to list
+// time, descriptor and buffer, over several lines: "file write failed: time = ...\n, ... errno =
+// 28, error message = 'No space left on device', buf = ...".
+std::string Reason(const std::string& text) {
+  constexpr std::string_view kMessage = "error message = '";
+  const size_t message = text.find(kMessage), end = text.find('\'', message + kMessage.size());
+  if (message == std::string::npos || end == std::string::npos)
+    return text.substr(0, text.find('\n'));
+  const size_t begin = message + kMessage.size();
+  return StrCat(text.substr(0, text.find(": ")), ": ", text.substr(begin, end - begin));
+}
+
 // The innermost entry of the error stack that says something.
 std::string LastError() {
   std::string text;
@@ -55,15 +70,28 @@ std::string LastError() {
       },
       &text);
   H5Eclear2(H5E_DEFAULT);
-  return text.empty() ? "no reason given by the HDF5 library" : text;
+  return text.empty() ? "no reason given by the HDF5 library" : Reason(text);
 }
 
 Hdf5Handle AccessProperties() {
+  // A file whose last flush failed (a full disk) stays in the library's list of open ones when it
+  // is closed, and closing it once more at the end of the process is a crash within the library.
+  // Here every identifier has an owner, so nothing is left for that end. Must precede all other
+  // calls.
+  [[maybe_unused]] static const herr_t no_exit_handler = H5dont_atexit();
   // What fails is thrown with the library's reason; its own printing would only double it.
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   Hdf5Handle properties = Properties(H5Pcreate(H5P_FILE_ACCESS));
   H5Pset_file_locking(properties.get(), false, true);
   return properties;
+}
+
+// What a writer of the file open in `fd` changes with every commit: its first block and its size.
+std::string StateOf(int fd) {
+  char block[64] = {};
+  struct stat status = {};
+  if (::pread(fd, block, sizeof(block), 0) < 0 || ::fstat(fd, &status) != 0) return {};
+  return StrCat(std::string_view(block, sizeof(block)), status.st_size);
 }
 
 // Memory and file selections of elements [begin, begin + count), or of everything.
@@ -94,18 +122,24 @@ void Hdf5File::Fail(const std::string& what) const {
 }
 
 Hdf5File Hdf5File::Open(const std::filesystem::path& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) throw Error(StrCat(path.string(), ": no such file"));
   const Hdf5Handle access = AccessProperties();
   // The library asks for the file's size and then reads how long it ought to be; when a writer has
-  // appended between the two, it takes the file for truncated.
+  // appended between the two, it takes the file for truncated. It may also read the first block
+  // while that is written, or the name may be given to another file.
   constexpr int kTries = 100;
   for (int attempt = 1;; ++attempt) {
-    const auto size = std::filesystem::file_size(path, error);
+    ReaderMark mark(path);
+    const std::string state = StateOf(mark.fd());
     Hdf5File file(path, File(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get())));
-    if (file.file_.get() >= 0) return file;
-    if (attempt == kTries || std::filesystem::file_size(path, error) == size)
+    const bool opened = file.file_.get() >= 0, same = mark.IsOn(path);
+    if (opened && same) {
+      file.read_mark_ = std::move(mark);
+      return file;
+    }
+    if (!opened && (attempt == kTries || (same && StateOf(mark.fd()) == state)))
       file.Fail("cannot be opened as an HDF5 file");
+    if (attempt == kTries)
+      throw Error(StrCat(path.string(), ": is replaced all the time by others; try again later"));
     H5Eclear2(H5E_DEFAULT);
   }
 }

@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "rollout/writer_lock.h"
 
 namespace rollcast {
 
-/// A failed HDF5 call: file, dataset or attribute, and the most specific line of the library's
-/// error stack.
+/// A failed HDF5 call: file, dataset or attribute, and the most specific reason of the library's
+/// error stack, on one line.
 class Hdf5Error : public Error {
  public:
   using Error::Error;
@@ -52,7 +53,9 @@ class Hdf5Handle {
 /// time. File locks are not taken: on a shared file system that has none, opening would fail.
 class Hdf5File {
  public:
-  /// Opens for reading.
+  /// Opens for reading. What an Hdf5Appender writes at the same time is seen as it was at this
+  /// moment until the Hdf5File is destroyed: while it is there, the appender uses no space again
+  /// (where the file system has no locks, for Hdf5Appender::kGrace only).
   static Hdf5File Open(const std::filesystem::path& path);
   /// Creates; throws Error when `path` exists and `overwrite` is false.
   static Hdf5File Create(const std::filesystem::path& path, bool overwrite);
@@ -101,6 +104,7 @@ class Hdf5File {
   std::optional<T> NumberAttribute(const std::string& name) const;
 
   std::filesystem::path path_;
+  ReaderMark read_mark_;  // on no file when it was created here
   Hdf5Handle file_;
   mutable std::unordered_map<std::string, Hdf5Handle> datasets_;  // opened for reading
 };

@@ -24,8 +24,7 @@ using hdf5::kNodeChildren;
 using hdf5::kUndefinedAddress;
 
 constexpr uint32_t kBothFiltersSkipped = 3;
-// Commits before freed space is used again. 1 would do for a killed writer; the rest is time for
-// those who read while the file grows.
+// Commits before freed space is used again, however long they take. 1 would do for a killed writer.
 constexpr uint64_t kGraceCommits = 16;
 constexpr size_t kHeapBytes = 1 << 20;  // a collection is closed when it has grown beyond
 
@@ -247,10 +246,17 @@ void Hdf5Appender::Fail(const std::string& what, int error) {
                      commits_ > 0 ? "; what it held before stays readable" : ""));
 }
 
+bool Hdf5Appender::MayReuse(const FreeBlock& block) {
+  if (block.usable_from > commits_ || std::chrono::steady_clock::now() - block.freed < grace_)
+    return false;
+  // Who opens the file after this look finds the current state, which has no free block in it.
+  if (!being_read_) being_read_ = IsBeingRead(fd_);
+  return !*being_read_;
+}
+
 uint64_t Hdf5Appender::Allocate(uint64_t bytes) {
   const auto found = free_.find(bytes);
-  if (found != free_.end() && !found->second.empty() &&
-      found->second.front().usable_from <= commits_) {
+  if (found != free_.end() && !found->second.empty() && MayReuse(found->second.front())) {
     const uint64_t address = found->second.front().address;
     found->second.pop_front();
     return address;
@@ -261,7 +267,8 @@ uint64_t Hdf5Appender::Allocate(uint64_t bytes) {
 }
 
 void Hdf5Appender::Free(uint64_t address, uint64_t bytes) {
-  if (address != kUndefinedAddress) free_[bytes].push_back({address, commits_ + kGraceCommits});
+  if (address != kUndefinedAddress)
+    free_[bytes].push_back({address, commits_ + kGraceCommits, std::chrono::steady_clock::now()});
 }
 
 void Hdf5Appender::Write(uint64_t address, std::span<const uint8_t> bytes) {
@@ -458,6 +465,7 @@ void Hdf5Appender::WriteMetadata() {
   hdf5::EncodeSuperblock(scratch_, root, end_);
   Write(0, scratch_.bytes());
   ++commits_;
+  being_read_.reset();
 }
 
 }  // namespace rollcast

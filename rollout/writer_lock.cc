@@ -14,20 +14,63 @@ namespace rollcast {
 
 namespace {
 
-WriterLock Lock(int fd, short type) {
-  struct flock whole = {};
-  whole.l_type = type;
-  whole.l_whence = SEEK_SET;  // from 0 to 0: all of it, however it grows
+// Locks may lie beyond a file's end: writers' cover what a file can ever hold, readers' a byte
+// behind that.
+constexpr off_t kReaderByte = off_t{1} << 62;
+
+struct flock Range(short type, off_t begin, off_t length) {
+  struct flock range = {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = begin;
+  range.l_len = length;
+  return range;
+}
+
+WriterLock Lock(int fd, struct flock range) {
   int result;
-  while ((result = ::fcntl(fd, F_OFD_SETLK, &whole)) != 0 && errno == EINTR) {
+  while ((result = ::fcntl(fd, F_OFD_SETLK, &range)) != 0 && errno == EINTR) {
   }
   if (result == 0) return WriterLock::kHeld;
   return errno == EAGAIN || errno == EACCES ? WriterLock::kTaken : WriterLock::kUnsupported;
 }
 
+bool Names(const std::filesystem::path& path, int fd) {
+  struct stat opened = {}, named = {};
+  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+}
+
 }  // namespace
 
-WriterLock HoldAsWriter(int fd) { return Lock(fd, F_RDLCK); }
+WriterLock HoldAsWriter(int fd) { return Lock(fd, Range(F_RDLCK, 0, kReaderByte)); }
+
+ReaderMark::ReaderMark(const std::filesystem::path& path) {
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd_ < 0 && errno == ENOENT) throw Error(StrCat(path.string(), ": no such file"));
+  if (fd_ < 0)
+    throw Error(
+        StrCat(path.string(), ": cannot be opened: ", std::generic_category().message(errno)));
+  struct stat opened = {};
+  if (::fstat(fd_, &opened) != 0 || !S_ISREG(opened.st_mode)) {
+    ::close(std::exchange(fd_, -1));
+    throw Error(StrCat(path.string(), ": is ", S_ISDIR(opened.st_mode) ? "a directory" : "no file",
+                       ", expected an HDF5 file"));
+  }
+  // Without locks a reader still has the time that a writer gives to all.
+  Lock(fd_, Range(F_RDLCK, kReaderByte, 1));
+}
+
+ReaderMark::~ReaderMark() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+bool ReaderMark::IsOn(const std::filesystem::path& path) const { return Names(path, fd_); }
+
+bool IsBeingRead(int fd) {
+  struct flock mark = Range(F_WRLCK, kReaderByte, 1);
+  return ::fcntl(fd, F_OFD_GETLK, &mark) == 0 && mark.l_type != F_UNLCK;
+}
 
 FileToReplace::FileToReplace(const std::filesystem::path& path) {
   const auto fail = [&](const std::string& why) {
@@ -39,14 +82,11 @@ FileToReplace::FileToReplace(const std::filesystem::path& path) {
     fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (fd_ < 0 && errno == ENOENT) return;
     if (fd_ < 0) fail(StrCat("cannot be replaced: ", std::generic_category().message(errno)));
-    if (Lock(fd_, F_WRLCK) == WriterLock::kTaken)
+    if (Lock(fd_, Range(F_WRLCK, 0, kReaderByte)) == WriterLock::kTaken)
       fail(
           "another job is writing it (or, on a network file system, it is being read); name "
           "another output or wait for that job to end");
-    struct stat opened = {}, named = {};
-    if (::fstat(fd_, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
-        opened.st_ino == named.st_ino && opened.st_dev == named.st_dev)
-      return;
+    if (Names(path, fd_)) return;
     ::close(std::exchange(fd_, -1));
   }
   fail("is replaced all the time by others; name another output");

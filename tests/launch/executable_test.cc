@@ -252,6 +252,27 @@ TEST_F(ToyJob, TheMainJobTrainsUnderMpirun) {
   EXPECT_EQ(r.status, 1) << r.out;
 }
 
+// A file size limit stands for a full disk: from the first byte, and after some rows.
+TEST_F(ToyJob, ScoreOnAFullDiskSaysSoAndLeavesNothing) {
+  std::string rows;
+  for (int i = 0; i < 20; ++i) rows += "{\"tokens\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]}\n";
+  const std::string input = Write("rows.jsonl", rows);
+  fs::create_directory(Path("full"));
+  for (const char* blocks : {"0", "1", "64"}) {
+    const CommandResult r =
+        RunCommand({"sh", "-c", std::string("trap '' XFSZ; ulimit -f ") + blocks + "; exec \"$@\"",
+                    "sh", ROLLCAST_BINARY, "score", "--model", Path("toy"), "--input", input,
+                    "--output", Path("full/s.h5"), "--logits"},
+                   seconds(60));
+    EXPECT_EQ(r.status, 1) << r.out;
+    const size_t error = r.out.find("rollcast: ");
+    ASSERT_NE(error, std::string::npos) << r.out;
+    EXPECT_NE(r.out.find("File too large", error), std::string::npos) << r.out;
+    EXPECT_EQ(r.out.find('\n', error), r.out.size() - 1) << r.out;
+    EXPECT_TRUE(fs::is_empty(Path("full"))) << blocks;
+  }
+}
+
 TEST(RunCommand, ReportsStatusOutputSignalsAndTheLimit) {
   CommandResult r = RunCommand({"sh", "-c", "echo out; echo err >&2; exit 3"}, seconds(20));
   EXPECT_EQ(r.status, 3);

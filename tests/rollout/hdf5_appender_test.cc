@@ -5,6 +5,7 @@
 #include <hdf5.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <random>
@@ -210,6 +211,40 @@ TEST_F(Hdf5AppenderTest, IsTheLastCommitBeforeAndWithinEveryWrite) {
   EXPECT_EQ(superblocks, 62 + 2);
   EXPECT_GT(writes, 500);
   EXPECT_GT(torn, 50);
+}
+
+// Also the columns that a reader looks at for the first time long after it has opened the file.
+TEST_F(Hdf5AppenderTest, UsesNoSpaceAgainThatAReaderMayLookAt) {
+  Hdf5Appender file(path_, false, {}, SmallColumns());
+  file.SetGrace(std::chrono::nanoseconds(0));
+  const auto commit = [&](uint64_t times) {
+    for (uint64_t i = 0; i < times; ++i) {
+      AppendRows(file, 1, 3);
+      file.Commit();
+    }
+  };
+  constexpr uint64_t kRows = 100;
+  commit(kRows);
+  uintmax_t idle = 0;
+  {
+    const Hdf5File reader = Hdf5File::Open(path_);
+    commit(200);
+    EXPECT_EQ(reader.Shape("group/text"), std::vector<uint64_t>{kRows});
+    const auto texts = reader.ReadText("group/text", 0, kRows);
+    const auto lists = reader.ReadInt32Lists("group/list", 0, kRows);
+    std::vector<int32_t> flat(3 * kRows);
+    reader.Read<int32_t>("flat", 0, flat);
+    for (uint64_t i = 0; i < kRows; ++i) {
+      ASSERT_EQ(texts[i], TextValue(i)) << i;
+      ASSERT_EQ(lists[i], ListValue(i)) << i;
+    }
+    for (uint64_t i = 0; i < flat.size(); ++i) ASSERT_EQ(flat[i], FlatValue(i)) << i;
+    idle = std::filesystem::file_size(path_);
+  }
+  // What the reader kept is used now: 10 commits of metadata alone, which take no new space.
+  for (int i = 0; i < 10; ++i) file.Commit();
+  EXPECT_EQ(std::filesystem::file_size(path_), idle);
+  ExpectRows(path_, 300, 900);
 }
 
 TEST_F(Hdf5AppenderTest, RefusesAnExistingFileUnlessToldOtherwise) {

@@ -8,12 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 #include <random>
+#include <thread>
 
 #include "kernels/check.h"
 #include "rollout/hdf5.h"
@@ -333,6 +335,46 @@ TEST_F(TrajectoryFileTest, KilledWriterLosesNothingThatWasAppended) {
   EXPECT_GT(total_rows, kKills * static_cast<int64_t>(kBatch));
 }
 
+// The writer commits as fast as it can; what a reader then sees is one of its states, whole.
+TEST_F(TrajectoryFileTest, IsReadWhileItGrows) {
+  constexpr int kBatches = 1500;
+  constexpr int64_t kLastRows = 100;
+  TrajectoryFile file(path_, {});
+  std::atomic<int64_t> appended = 0;
+  std::thread writer([&] {
+    for (int i = 0; i < kBatches; ++i) {
+      file.Append(MakeBatch(static_cast<uint64_t>(i) * 4, 4));
+      file.AppendUpdate(MakeReport(i));
+      appended = 4 * (i + 1);
+    }
+  });
+  std::string failure;
+  for (int64_t before = 0; before < 4 * kBatches && failure.empty() && !HasFailure();) {
+    before = appended;
+    try {
+      const TrajectoryReader reader(path_);
+      EXPECT_GE(reader.rows(), before);
+      const int64_t begin = std::max<int64_t>(0, reader.rows() - kLastRows);
+      std::vector<TrajectoryRow> rows = reader.ReadRows(begin, reader.rows() - begin);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        const Trajectory expected = MakeTrajectory(begin + i);
+        reader.ReadTokens(rows[i]);
+        EXPECT_EQ(rows[i].trajectory.prompt_id, expected.prompt_id) << begin + i;
+        EXPECT_EQ(rows[i].trajectory.text, expected.text) << begin + i;
+        EXPECT_EQ(rows[i].trajectory.message, expected.message) << begin + i;
+        EXPECT_EQ(rows[i].trajectory.completion, expected.completion) << begin + i;
+      }
+      const auto updates = static_cast<int64_t>(reader.ReadUpdates().size());
+      EXPECT_GE(updates, reader.rows() / 4 - 1);
+      EXPECT_LE(updates, reader.rows() / 4);
+    } catch (const std::exception& e) {
+      failure = e.what();
+    }
+  }
+  writer.join();
+  EXPECT_EQ(failure, "");
+}
+
 // A file size limit stands for a full disk: the write fails in the same way, and needs no root.
 TEST_F(TrajectoryFileTest, FullDiskNamesThePathAndKeepsWhatWasThere) {
   const pid_t child = ::fork();
@@ -384,6 +426,7 @@ TEST_F(TrajectoryFileTest, ReaderSaysWhatIsWrong) {
     return std::string("no error");
   };
   EXPECT_EQ(message(path_), path_.string() + ": no such file");
+  EXPECT_EQ(message(directory_), directory_.string() + ": is a directory, expected an HDF5 file");
   {
     FILE* text = std::fopen(path_.c_str(), "w");
     std::fputs("not an HDF5 file", text);
