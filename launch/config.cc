@@ -89,7 +89,8 @@ void ListRollout(FieldList& list, RolloutSettings& c) {
   list.Add("seed", c.seed, "of the run; with prompt id and sample index it gives every draw",
            Between(0, kMaxSeed));
   list.Add("output", c.output, "trajectory file (HDF5); empty = none");
-  list.Add("overwrite", c.overwrite, "replace the trajectory file when there is one");
+  list.Add("overwrite", c.overwrite,
+           "replace an HDF5 file that has the name of output; nothing else is replaced");
 }
 
 void ListScorer(FieldList& list, ScorerConfig& c) {

@@ -71,10 +71,10 @@ std::vector<Row> ReadRows(const std::filesystem::path& path) {
 // The file under a name beside its own, renamed when it is complete.
 class ScoreFile {
  public:
-  ScoreFile(const std::filesystem::path& path, bool overwrite)
+  explicit ScoreFile(const std::filesystem::path& path)
       : path_(path),
         written_(fmt::format("{}.tmp.{}", path.string(), getpid())),
-        file_(Create(path, written_, overwrite)) {}
+        file_(Hdf5File::Create(written_, /*overwrite=*/true)) {}
   ~ScoreFile() {
     std::error_code ignored;
     std::filesystem::remove(written_, ignored);
@@ -100,13 +100,6 @@ class ScoreFile {
   }
 
  private:
-  static Hdf5File Create(const std::filesystem::path& path, const std::filesystem::path& written,
-                         bool overwrite) {
-    if (!overwrite && std::filesystem::exists(path))
-      throw Error(fmt::format("{}: exists already; --overwrite replaces it", path.string()));
-    return Hdf5File::Create(written, /*overwrite=*/true);
-  }
-
   const std::filesystem::path path_, written_;
   Hdf5File file_;
 };
@@ -118,7 +111,7 @@ int RunScore(const Config& config, const ScoreOptions& options) {
   OpenLog(config.log, "score");
   const std::vector<Row> rows = ReadRows(options.input);
   PrepareOutput(options.output, options.overwrite, options.input);
-  ScoreFile file(options.output, options.overwrite);
+  ScoreFile file(options.output);
   Config of_engine = config;
   of_engine.rollout.tokenizer.clear();
   LoadedModel model = LoadedModel::Load(of_engine);
