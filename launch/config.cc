@@ -240,6 +240,17 @@ void ApplySet(const FieldList& list, const Setting& setting, Origins& origins) {
   origins[key] = setting.origin;
 }
 
+/// The first "{...}" of `text` that is not `known`; empty when there is none.
+std::string UnknownPlaceholder(std::string_view text, std::string_view known) {
+  for (size_t begin = text.find('{'); begin != text.npos; begin = text.find('{', begin + 1)) {
+    const size_t end = text.find('}', begin);
+    if (end == text.npos) break;
+    const std::string_view found = text.substr(begin, end + 1 - begin);
+    if (found != known) return std::string(found);
+  }
+  return "";
+}
+
 /// What no single field can tell.
 void Validate(const Config& c, const Origins& origins, const std::string& name) {
   auto at = [&](std::initializer_list<const char*> keys) {
@@ -253,6 +264,13 @@ void Validate(const Config& c, const Origins& origins, const std::string& name) 
                        "; with rollout.interval ", c.rollout.interval, " a reused rollout gets ",
                        c.rollout.interval - 1, " versions old, so it must be at least ",
                        c.rollout.interval - 1));
+  const auto placeholders = [&](const char* key, const std::string& value, const char* known) {
+    if (const std::string unknown = UnknownPlaceholder(value, known); !unknown.empty())
+      throw Error(StrCat(at({key}), ": ", key, " is ", TomlString(value), ", and ", unknown,
+                         " stands for nothing; the only placeholder is ", known));
+  };
+  placeholders("trainer.save", c.trainer.save, "{version}");
+  placeholders("metrics.file", c.metrics.file, "{rank}");
   if (const std::string fault = Validate(c.sampling); !fault.empty()) {
     const std::string key = "sampling." + fault.substr(0, fault.find(' '));
     throw Error(StrCat(at({key.c_str(), "sampling.max_tokens"}), ": sampling.", fault));
@@ -299,6 +317,12 @@ Config LoadConfig(const std::string& path, std::span<const Setting> sets, const 
                        is_folder ? "it is a folder" : std::strerror(errno)));
   const std::string text(std::istreambuf_iterator<char>(file), {});
   return ParseConfig(text, path, sets, defaults, given);
+}
+
+std::string FillIn(std::string text, std::string_view placeholder, std::string_view value) {
+  for (size_t at = 0; (at = text.find(placeholder, at)) != text.npos; at += value.size())
+    text.replace(at, placeholder.size(), value);
+  return text;
 }
 
 std::string ToToml(const Config& config) {

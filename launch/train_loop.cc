@@ -19,7 +19,6 @@ namespace {
 
 constexpr const char* kNorm = "model.norm.weight";
 constexpr const char* kHead = "lm_head.weight";
-constexpr std::string_view kVersionMark = "{version}";
 constexpr int kPublishTries = 3;
 // A group must come in within this many times sync.deadline_s, or the job is stuck.
 constexpr int kPatience = 10;
@@ -78,10 +77,8 @@ std::unique_ptr<HeadGrpo> MakeGrpo(const Config& config, const ModelConfig& mode
   return std::make_unique<HeadGrpo>(options, norm, head);
 }
 
-std::filesystem::path SaveFolder(std::string name, PolicyVersion version) {
-  const size_t at = name.find(kVersionMark);
-  if (at != std::string::npos) name.replace(at, kVersionMark.size(), StrCat(version));
-  return name;
+std::filesystem::path SaveFolder(const std::string& name, PolicyVersion version) {
+  return FillIn(name, "{version}", StrCat(version));
 }
 
 ReuseConfig Reuse(const Config& config) {

@@ -130,6 +130,17 @@ TEST(Config, ValuesOutOfRangeAreRefused) {
             "[ -4 ]");
 }
 
+TEST(Config, UnknownPlaceholdersAreRefused) {
+  EXPECT_EQ(Fault("[trainer]\nsave = \"m/{version}-{epoch}\"\n"),
+            "job.toml:2: trainer.save is \"m/{version}-{epoch}\", and {epoch} stands for nothing; "
+            "the only placeholder is {version}");
+  EXPECT_EQ(Fault("", {"metrics.file=m{version}"}),
+            "--set: metrics.file is \"m{version}\", and {version} stands for nothing; the only "
+            "placeholder is {rank}");
+  EXPECT_EQ(Fault("[trainer]\nsave = \"m/{version}/{version}\"\n"), "");
+  EXPECT_EQ(FillIn("m/{version}/v{version}", "{version}", "12"), "m/12/v12");
+}
+
 TEST(Config, BadTomlNamesTheLine) {
   EXPECT_EQ(Fault("[engine]\nmax_running 3\n").substr(0, 28), "job.toml:2: not valid TOML: ");
   EXPECT_EQ(Fault("[engine]\nmax_running = 3\nmax_running = 4\n").substr(0, 28),
