@@ -274,6 +274,14 @@ std::string AbortedLine(const std::vector<UpdateRecord>& records) {
       records.size(), aborted);
 }
 
+bool NothingToLearn(const std::vector<UpdateRecord>& records) {
+  constexpr size_t kInARow = 5;
+  return records.size() >= kInARow &&
+         std::all_of(records.end() - kInARow, records.end(), [](const UpdateRecord& record) {
+           return record.grpo.groups_with_signal == 0;
+         });
+}
+
 double RewardGain(const std::vector<UpdateRecord>& records) {
   const size_t n = std::min<size_t>(5, records.size());
   double gain = 0;

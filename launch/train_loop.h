@@ -37,6 +37,8 @@ std::string ProgressLine(const UpdateRecord& record, int updates);
 std::string Table(const std::vector<UpdateRecord>& records);
 /// What updates have cost in completions that were aborted; empty when there were none.
 std::string AbortedLine(const std::vector<UpdateRecord>& records);
+/// Whether none of the last five updates had a group whose rewards differ.
+bool NothingToLearn(const std::vector<UpdateRecord>& records);
 /// Mean reward of the last updates less that of the first ones, five each or fewer.
 double RewardGain(const std::vector<UpdateRecord>& records);
 

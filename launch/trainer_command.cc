@@ -31,11 +31,23 @@ void Train(const Config& config, TrainerClient& client, Run& run) {
         "sync.in_flight is abort, and the next batch is generated while an update is published: "
         "every update throws away the completions in flight. keep and recompute throw away none; "
         "with rollout.max_policy_lag below rollout.interval none is in flight");
+  bool warned = config.rollout.group_size == 1;
+  if (warned)
+    LogWarn(
+        "rollout.group_size is 1: nothing to learn from: a reward counts by its difference from the "
+        "others of its group; set it to 2 or more");
   client.WaitUntilStarted();
   const TrainerSettings& trainer = config.trainer;
   Progress progress;
   for (int update = 1; update <= trainer.updates; ++update) {
     run.records.push_back(loop.Update());
+    if (!warned && NothingToLearn(run.records)) {
+      warned = true;
+      LogWarn(fmt::format(
+          "update {}: nothing to learn from: all rewards of each group are equal, for five updates "
+          "now; look at the scorer and at the completions, or raise rollout.group_size",
+          update));
+    }
     progress.Show(ProgressLine(run.records.back(), trainer.updates));
     const bool due =
         update == trainer.updates || (trainer.save_every > 0 && update % trainer.save_every == 0);

@@ -33,6 +33,17 @@ TEST(TrainLoop, WhatUpdatesHaveCostIsSaid) {
             "2 of 3 updates aborted 12 completions, which were paid for and not trained on\n");
 }
 
+TEST(TrainLoop, FiveUpdatesOfEqualRewardsAreNothingToLearnFrom) {
+  std::vector<UpdateRecord> records;
+  for (int update = 1; update <= 4; ++update) records.push_back(Record(update, 0, 0));
+  EXPECT_FALSE(NothingToLearn(records));
+  records.push_back(Record(5, 0, 0));
+  EXPECT_TRUE(NothingToLearn(records));
+  records.push_back(Record(6, 0, 0));
+  records.back().grpo.groups_with_signal = 1;
+  EXPECT_FALSE(NothingToLearn(records));
+}
+
 TEST(TrainLoop, RolloutsGoOnDuringUpdatesWhereTheLagAllowsIt) {
   Config config;
   config.rollout.interval = 2;
