@@ -149,11 +149,10 @@ void ListTrainer(FieldList& list, TrainerSettings& c) {
   list.Add("kl_coef", c.kl_coef, "weight of the KL penalty against the checkpoint", AtLeast(0));
   list.Add("max_grad_norm", c.max_grad_norm, "gradients are scaled down to this norm; 0 = never",
            AtLeast(0));
-  list.Add(
-      "min_reward_gain", c.min_reward_gain,
-      "exit with an error unless the mean reward of the last five updates is above that of the "
-      "first five by at least this; 0 = do not look",
-      AtLeast(0));
+  list.Add("min_reward_gain", c.min_reward_gain,
+           "exit with an error unless the mean reward of the last five updates (of fewer than ten, "
+           "the second half) is above that of as many first ones by at least this; 0 = do not look",
+           AtLeast(0));
   list.AddPerRank("save", c.save,
                   "folder that the trained model is written to, in the form of Hugging Face; "
                   "{version} stands for the policy version; empty = not saved");
@@ -264,6 +263,11 @@ void Validate(const Config& c, const Origins& origins, const std::string& name) 
                        "; with rollout.interval ", c.rollout.interval, " a reused rollout gets ",
                        c.rollout.interval - 1, " versions old, so it must be at least ",
                        c.rollout.interval - 1));
+  if (c.trainer.min_reward_gain > 0 && c.trainer.updates < 2)
+    throw Error(StrCat(at({"trainer.min_reward_gain", "trainer.updates"}),
+                       ": trainer.min_reward_gain compares the last updates with the first, and "
+                       "trainer.updates is ",
+                       c.trainer.updates, "; make it at least 2, or min_reward_gain 0"));
   const auto placeholders = [&](const char* key, const std::string& value, const char* known) {
     if (const std::string unknown = UnknownPlaceholder(value, known); !unknown.empty())
       throw Error(StrCat(at({key}), ": ", key, " is ", TomlString(value), ", and ", unknown,

@@ -282,8 +282,11 @@ bool NothingToLearn(const std::vector<UpdateRecord>& records) {
          });
 }
 
-double RewardGain(const std::vector<UpdateRecord>& records) {
-  const size_t n = std::min<size_t>(5, records.size());
+size_t GainSpan(size_t updates) { return std::min<size_t>(5, updates / 2); }
+
+std::optional<double> RewardGain(const std::vector<UpdateRecord>& records) {
+  const size_t n = GainSpan(records.size());
+  if (n == 0) return std::nullopt;
   double gain = 0;
   for (size_t i = 0; i < n; ++i)
     gain += (records[records.size() - 1 - i].reward - records[i].reward) / static_cast<double>(n);

@@ -34,7 +34,8 @@ void Train(const Config& config, TrainerClient& client, Run& run) {
   bool warned = config.rollout.group_size == 1;
   if (warned)
     LogWarn(
-        "rollout.group_size is 1: nothing to learn from: a reward counts by its difference from the "
+        "rollout.group_size is 1: nothing to learn from: a reward counts by its difference from "
+        "the "
         "others of its group; set it to 2 or more");
   client.WaitUntilStarted();
   const TrainerSettings& trainer = config.trainer;
@@ -59,8 +60,9 @@ void Train(const Config& config, TrainerClient& client, Run& run) {
 /// The table and where the results are; of an unfinished run, as far as it has come.
 void Print(const Config& config, const Run& run) {
   std::string text = Table(run.records) + AbortedLine(run.records);
-  text += fmt::format("mean reward of the last updates {:+.3f} against the first\n",
-                      RewardGain(run.records));
+  if (const auto gain = RewardGain(run.records); gain.has_value())
+    text += fmt::format("mean reward {:+.3f}, last {n} against first {n} of {} updates\n", *gain,
+                        run.records.size(), fmt::arg("n", GainSpan(run.records.size())));
   if (!config.rollout.output.empty())
     text += fmt::format("trajectories: {}\n", config.rollout.output);
   if (!run.saved.empty()) text += fmt::format("model: {}\n", run.saved);
@@ -70,8 +72,9 @@ void Print(const Config& config, const Run& run) {
 
 int Report(const Config& config, const Run& run) {
   Print(config, run);
-  const double gain = RewardGain(run.records);
-  if (config.trainer.min_reward_gain <= 0 || gain >= config.trainer.min_reward_gain) return 0;
+  if (config.trainer.min_reward_gain <= 0) return 0;
+  const double gain = RewardGain(run.records).value();  // such a run has two updates or more
+  if (gain >= config.trainer.min_reward_gain) return 0;
   LogError(fmt::format("the mean reward has changed by {:+.3f}, trainer.min_reward_gain is {:+.3f}",
                        gain, config.trainer.min_reward_gain));
   return kExitFailed;

@@ -141,6 +141,13 @@ TEST(Config, UnknownPlaceholdersAreRefused) {
   EXPECT_EQ(FillIn("m/{version}/v{version}", "{version}", "12"), "m/12/v12");
 }
 
+TEST(Config, ARewardGainNeedsTwoUpdates) {
+  EXPECT_EQ(Fault("[trainer]\nupdates = 1\nmin_reward_gain = 0.1\n"),
+            "job.toml:3: trainer.min_reward_gain compares the last updates with the first, and "
+            "trainer.updates is 1; make it at least 2, or min_reward_gain 0");
+  EXPECT_EQ(Fault("[trainer]\nupdates = 2\nmin_reward_gain = 0.1\n"), "");
+}
+
 TEST(Config, BadTomlNamesTheLine) {
   EXPECT_EQ(Fault("[engine]\nmax_running 3\n").substr(0, 28), "job.toml:2: not valid TOML: ");
   EXPECT_EQ(Fault("[engine]\nmax_running = 3\nmax_running = 4\n").substr(0, 28),
