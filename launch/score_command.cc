@@ -35,6 +35,9 @@ std::vector<int32_t> ParseTokens(const std::string& line, const std::string& fil
   const std::string place = fmt::format("{}:{}", file, number);
   if (!row.is_object())
     throw Error(fmt::format("{}: is {}, expected an object", place, JsonKind(row)));
+  for (const auto& [key, value] : row.items())
+    if (key != "tokens")
+      throw Error(fmt::format("{}: unknown key \"{}\"; a row has \"tokens\" alone", place, key));
   const auto tokens = row.find("tokens");
   if (tokens == row.end()) throw Error(fmt::format("{}: has no \"tokens\"", place));
   if (!tokens->is_array())
@@ -65,6 +68,9 @@ std::vector<Row> ReadRows(const std::filesystem::path& path) {
     rows.push_back({std::move(place), std::move(tokens)});
   }
   if (in.bad()) throw Error(fmt::format("{}: cannot be read to its end", path.string()));
+  if (rows.empty())
+    throw Error(
+        fmt::format("{}: has no rows; expected {{\"tokens\": [...]}} lines", path.string()));
   return rows;
 }
 
