@@ -2,6 +2,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 #include <set>
 
 #include "kernels/check.h"
@@ -46,7 +47,8 @@ uint64_t ParseUnsigned(const std::string& text, const std::string& name) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end)
-    throw CLI::ValidationError(name, StrCat("expected an integer of at least 0, got ", text));
+    throw CLI::ValidationError(name, StrCat("expected an integer from 0 to ",
+                                            std::numeric_limits<uint64_t>::max(), ", got ", text));
   return value;
 }
 

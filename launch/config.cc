@@ -90,7 +90,8 @@ void ListRollout(FieldList& list, RolloutSettings& c) {
   list.Add("seed", c.seed, "of the run; with prompt id and sample index it gives every draw",
            Between(0, kMaxSeed));
   list.Add("output", c.output, "trajectory file (HDF5); empty = none");
-  list.Add("overwrite", c.overwrite, "replace the trajectory file when there is one");
+  list.Add("overwrite", c.overwrite,
+           "replace an HDF5 file that has the name of output; nothing else is replaced");
 }
 
 void ListScorer(FieldList& list, ScorerConfig& c) {
@@ -149,11 +150,10 @@ void ListTrainer(FieldList& list, TrainerSettings& c) {
   list.Add("kl_coef", c.kl_coef, "weight of the KL penalty against the checkpoint", AtLeast(0));
   list.Add("max_grad_norm", c.max_grad_norm, "gradients are scaled down to this norm; 0 = never",
            AtLeast(0));
-  list.Add(
-      "min_reward_gain", c.min_reward_gain,
-      "exit with an error unless the mean reward of the last five updates is above that of the "
-      "first five by at least this; 0 = do not look",
-      AtLeast(0));
+  list.Add("min_reward_gain", c.min_reward_gain,
+           "exit with an error unless the mean reward of the last five updates (of fewer than ten, "
+           "the second half) is above that of as many first ones by at least this; 0 = do not look",
+           AtLeast(0));
   list.AddPerRank("save", c.save,
                   "folder that the trained model is written to, in the form of Hugging Face; "
                   "{version} stands for the policy version; empty = not saved");
@@ -240,6 +240,17 @@ void ApplySet(const FieldList& list, const Setting& setting, Origins& origins) {
   origins[key] = setting.origin;
 }
 
+/// The first "{...}" of `text` that is not `known`; empty when there is none.
+std::string UnknownPlaceholder(std::string_view text, std::string_view known) {
+  for (size_t begin = text.find('{'); begin != text.npos; begin = text.find('{', begin + 1)) {
+    const size_t end = text.find('}', begin);
+    if (end == text.npos) break;
+    const std::string_view found = text.substr(begin, end + 1 - begin);
+    if (found != known) return std::string(found);
+  }
+  return "";
+}
+
 /// What no single field can tell.
 void Validate(const Config& c, const Origins& origins, const std::string& name) {
   auto at = [&](std::initializer_list<const char*> keys) {
@@ -253,6 +264,18 @@ void Validate(const Config& c, const Origins& origins, const std::string& name) 
                        "; with rollout.interval ", c.rollout.interval, " a reused rollout gets ",
                        c.rollout.interval - 1, " versions old, so it must be at least ",
                        c.rollout.interval - 1));
+  if (c.trainer.min_reward_gain > 0 && c.trainer.updates < 2)
+    throw Error(StrCat(at({"trainer.min_reward_gain", "trainer.updates"}),
+                       ": trainer.min_reward_gain compares the last updates with the first, and "
+                       "trainer.updates is ",
+                       c.trainer.updates, "; make it at least 2, or min_reward_gain 0"));
+  const auto placeholders = [&](const char* key, const std::string& value, const char* known) {
+    if (const std::string unknown = UnknownPlaceholder(value, known); !unknown.empty())
+      throw Error(StrCat(at({key}), ": ", key, " is ", TomlString(value), ", and ", unknown,
+                         " stands for nothing; the only placeholder is ", known));
+  };
+  placeholders("trainer.save", c.trainer.save, "{version}");
+  placeholders("metrics.file", c.metrics.file, "{rank}");
   if (const std::string fault = Validate(c.sampling); !fault.empty()) {
     const std::string key = "sampling." + fault.substr(0, fault.find(' '));
     throw Error(StrCat(at({key.c_str(), "sampling.max_tokens"}), ": sampling.", fault));
@@ -299,6 +322,12 @@ Config LoadConfig(const std::string& path, std::span<const Setting> sets, const 
                        is_folder ? "it is a folder" : std::strerror(errno)));
   const std::string text(std::istreambuf_iterator<char>(file), {});
   return ParseConfig(text, path, sets, defaults, given);
+}
+
+std::string FillIn(std::string text, std::string_view placeholder, std::string_view value) {
+  for (size_t at = 0; (at = text.find(placeholder, at)) != text.npos; at += value.size())
+    text.replace(at, placeholder.size(), value);
+  return text;
 }
 
 std::string ToToml(const Config& config) {

@@ -116,6 +116,9 @@ Config ParseConfig(std::string_view text, const std::string& name,
 Config LoadConfig(const std::string& path, std::span<const Setting> sets = {},
                   const Config& defaults = {}, std::set<std::string>* given = nullptr);
 
+/// `text` with `value` for each `placeholder`, such as "{version}".
+std::string FillIn(std::string text, std::string_view placeholder, std::string_view value);
+
 /// The resolved configuration, every field written out; ParseConfig reads it back to the same.
 std::string ToToml(const Config& config);
 /// Every table and field with its meaning, limits and default.

@@ -217,6 +217,9 @@ void PrintSummary(std::ostream& out, const InspectOptions& options, const Trajec
 }  // namespace
 
 int RunInspect(const InspectOptions& options, std::ostream& out) {
+  if (options.limit < -1)
+    throw Error(
+        fmt::format("--limit is {}; expected at least 0 rows, or -1 for all", options.limit));
   std::vector<RowFilter> filters;
   for (const std::string& text : options.filters) filters.emplace_back(text);
   const TrajectoryReader reader(options.file);

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "kernels/check.h"
+#include "launch/config.h"
 
 namespace rollcast {
 
@@ -99,11 +100,7 @@ std::string RenderMetrics(const RankMetrics& metrics) {
 }
 
 std::string MetricsFile(const std::string& path, int rank) {
-  std::string name = path;
-  constexpr std::string_view kRank = "{rank}";
-  if (const size_t at = name.find(kRank); at != std::string::npos)
-    name.replace(at, kRank.size(), std::to_string(rank));
-  return name;
+  return FillIn(path, "{rank}", std::to_string(rank));
 }
 
 void WriteMetricsFile(const std::string& path, const RankMetrics& metrics) {

@@ -31,7 +31,7 @@ ModelFolderWriter::ModelFolderWriter(fs::path path, bool replace)
   staging_ = path_;
   staging_ += StrCat(".", getpid(), ".part");
   fs::create_directories(staging_, error);
-  if (error) throw Error(StrCat(path_.string(), ": cannot create: ", error.message()));
+  if (error) throw Error(StrCat(path_.string(), ": cannot be created: ", error.message()));
 }
 
 ModelFolderWriter::~ModelFolderWriter() {

@@ -22,16 +22,12 @@ void PrepareFolder(const std::filesystem::path& path) {
 }
 
 void PrepareOutput(const std::filesystem::path& path, bool overwrite,
-                   const std::filesystem::path& input) {
+                   const std::filesystem::path& input, const OutputKind& kind) {
   std::error_code error;
   if (!input.empty() && std::filesystem::equivalent(path, input, error))
     throw Error(StrCat(path.string(), ": is the input as well; name another output"));
-  if (!overwrite && std::filesystem::exists(path, error) &&
-      !std::filesystem::is_directory(path, error))
-    throw Error(StrCat(path.string(),
-                       ": exists already; name another file, or say --overwrite to replace it"));
+  if (path.has_filename()) RequireReplaceable(path, overwrite, kind);
   PrepareFolder(path);
-  if (overwrite) FileToReplace{path};  // only asks whether it can be had
 }
 
 }  // namespace rollcast

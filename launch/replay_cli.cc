@@ -20,7 +20,7 @@ Command ReplayCommand() {
   command.options = {
       Required("file", &options->file, "trajectory file"), ForKey("--model", "model.path"),
       Optional("--version", &options->version, "policy version of the weights in --model"),
-      Optional("--limit", &options->limit, "rows at most")};
+      Optional("--limit", &options->limit, "rows at most; -1 = all")};
   command.takes_config = true;
   command.needs = {{"model.path"}};
   command.run = [options](const Config& config) { return RunReplay(config, *options, std::cout); };

@@ -66,6 +66,9 @@ Request RequestOf(const Trajectory& t, uint64_t id, const Tokenizer* tokenizer) 
 int RunReplay(const Config& config, const ReplayOptions& options, std::ostream& out) {
   CatchSignals();
   OpenLog(config.log, "replay");
+  if (options.limit < -1 || options.limit == 0)
+    throw Error(fmt::format("--limit is {}; expected at least 1 row to replay, or -1 for all",
+                            options.limit));
   const TrajectoryReader reader(options.file);
   std::vector<TrajectoryRow> rows;
   for (TrajectoryRow& row : reader.ReadRows(0, reader.rows()))

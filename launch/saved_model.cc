@@ -1,11 +1,7 @@
 #include "launch/saved_model.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -74,12 +70,9 @@ void CheckSaveFolder(const fs::path& from, const fs::path& to, bool replace) {
   std::error_code error;
   if (fs::equivalent(from, to, error))
     throw Error(StrCat(to.string(), ": is the model that is trained; name another folder"));
-  const fs::path parent = to.has_parent_path() ? to.parent_path() : ".";
-  fs::create_directories(parent, error);
-  if (error) throw Error(StrCat(to.string(), ": cannot be created: ", error.message()));
-  if (::access(parent.c_str(), W_OK | X_OK) != 0)
-    throw Error(StrCat(to.string(), ": cannot be created: ", std::strerror(errno)));
-  RequireModelFolderName(to, replace);
+  // As the saving itself: access rights alone do not tell what a file system makes of it.
+  ModelFolderWriter probe(to, replace);
+  probe.Write("probe", "can this be written?");
 }
 
 }  // namespace rollcast

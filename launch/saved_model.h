@@ -16,8 +16,8 @@ namespace rollcast {
 void SaveModel(const std::filesystem::path& from, const std::filesystem::path& to,
                std::span<const HostTensor> updated, bool replace);
 
-/// Throws Error when SaveModel(from, to, ..., replace) could not put a folder there; writes nothing
-/// but the missing folders above `to`.
+/// Throws Error when SaveModel(from, to, ..., replace) could not put a folder there, which it
+/// tries; leaves nothing but the missing folders above `to`.
 void CheckSaveFolder(const std::filesystem::path& from, const std::filesystem::path& to,
                      bool replace);
 

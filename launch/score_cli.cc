@@ -15,11 +15,12 @@ Command ScoreCommand() {
       "logprob_raw [T - 1], natural log-probabilities of tokens[1..] at temperature 1, and with\n"
       "--logits also logits [T, vocab], both float32. The numbers are, bit for bit, those that\n"
       "decoding records.";
-  command.options = {ForKey("--model", "model.path"),
-                     Required("--input", &options->input, "JSONL, rows {\"tokens\": [...]}"),
-                     Required("--output", &options->output, "HDF5 file to write"),
-                     Optional("--logits", &options->logits, "also write the logits"),
-                     Optional("--overwrite", &options->overwrite, "replace the output")};
+  command.options = {
+      ForKey("--model", "model.path"),
+      Required("--input", &options->input, "JSONL, rows {\"tokens\": [...]}"),
+      Required("--output", &options->output, "HDF5 file to write"),
+      Optional("--logits", &options->logits, "also write the logits"),
+      Optional("--overwrite", &options->overwrite, "replace an HDF5 file of that name")};
   command.takes_config = true;
   command.needs = {{"model.path"}};
   command.run = [options](const Config& config) { return RunScore(config, *options); };

@@ -35,6 +35,9 @@ std::vector<int32_t> ParseTokens(const std::string& line, const std::string& fil
   const std::string place = fmt::format("{}:{}", file, number);
   if (!row.is_object())
     throw Error(fmt::format("{}: is {}, expected an object", place, JsonKind(row)));
+  for (const auto& [key, value] : row.items())
+    if (key != "tokens")
+      throw Error(fmt::format("{}: unknown key \"{}\"; a row has \"tokens\" alone", place, key));
   const auto tokens = row.find("tokens");
   if (tokens == row.end()) throw Error(fmt::format("{}: has no \"tokens\"", place));
   if (!tokens->is_array())
@@ -65,16 +68,19 @@ std::vector<Row> ReadRows(const std::filesystem::path& path) {
     rows.push_back({std::move(place), std::move(tokens)});
   }
   if (in.bad()) throw Error(fmt::format("{}: cannot be read to its end", path.string()));
+  if (rows.empty())
+    throw Error(
+        fmt::format("{}: has no rows; expected {{\"tokens\": [...]}} lines", path.string()));
   return rows;
 }
 
 // The file under a name beside its own, renamed when it is complete.
 class ScoreFile {
  public:
-  ScoreFile(const std::filesystem::path& path, bool overwrite)
+  explicit ScoreFile(const std::filesystem::path& path)
       : path_(path),
         written_{fmt::format("{}.tmp.{}", path.string(), getpid())},
-        file_(Create(path, written_.path, overwrite)) {}
+        file_(Hdf5File::Create(written_.path, /*overwrite=*/true)) {}
 
   void Write(size_t row, const Completion& completion) {
     const std::string group = fmt::format("row_{}", row);
@@ -94,13 +100,6 @@ class ScoreFile {
   }
 
  private:
-  static Hdf5File Create(const std::filesystem::path& path, const std::filesystem::path& written,
-                         bool overwrite) {
-    if (!overwrite && std::filesystem::exists(path))
-      throw Error(fmt::format("{}: exists already; --overwrite replaces it", path.string()));
-    return Hdf5File::Create(written, /*overwrite=*/true);
-  }
-
   // A member before the file: removed also when the file's creation fails halfway.
   struct Temporary {
     const std::filesystem::path path;
@@ -122,7 +121,7 @@ int RunScore(const Config& config, const ScoreOptions& options) {
   OpenLog(config.log, "score");
   const std::vector<Row> rows = ReadRows(options.input);
   PrepareOutput(options.output, options.overwrite, options.input);
-  ScoreFile file(options.output, options.overwrite);
+  ScoreFile file(options.output);
   Config of_engine = config;
   of_engine.rollout.tokenizer.clear();
   LoadedModel model = LoadedModel::Load(of_engine);

@@ -15,7 +15,8 @@ Command TokenizeCommand() {
           .options = {Required("--tokenizer", &options->tokenizer,
                                "tokenizer.json or the folder that holds one"),
                       Required("--input", &options->input, "JSONL file"),
-                      Required("--output", &options->output, "JSONL file"),
+                      Required("--output", &options->output, "JSONL file, a pipe or a terminal"),
+                      Optional("--overwrite", &options->overwrite, "replace an earlier output"),
                       Optional("--add-special-tokens", &options->add_special_tokens,
                                "put the tokenizer's own special tokens (such as bos) around it")},
           .run = [options](const Config&) { return RunTokenize(*options); }};

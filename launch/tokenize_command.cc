@@ -10,20 +10,22 @@
 
 #include "engine/json_text.h"
 #include "kernels/check.h"
+#include "launch/output_path.h"
 #include "rollout/tokenizer.h"
 
 namespace rollcast {
 
 namespace {
 
+/// Rows start so, because objects are written in the order of their keys.
+constexpr OutputKind kTokenRows{"an output of rollcast tokenize", "{\"decoded\":"};
+
 /// Writes to a file beside `path` and renames it in Commit, so that `path` is never half written.
 /// What is not a regular file (a pipe, a terminal) is written directly.
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::filesystem::path& path) : path_(path), written_(path) {
-    std::error_code ignored;
-    const auto status = std::filesystem::status(path, ignored);
-    renames_ = !std::filesystem::exists(status) || std::filesystem::is_regular_file(status);
+  AtomicFile(const std::filesystem::path& path, bool renames)
+      : path_(path), written_(path), renames_(renames) {
     if (renames_) written_ += StrCat(".tmp.", getpid());
     errno = 0;
     out_.open(written_, std::ios::binary | std::ios::trunc);
@@ -58,9 +60,16 @@ class AtomicFile {
 
   std::filesystem::path path_, written_;
   std::ofstream out_;
-  bool renames_;
+  const bool renames_;
   bool committed_ = false;
 };
+
+/// A pipe, a terminal, or another device, also behind a link such as /dev/stdout.
+bool IsStream(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  return std::filesystem::is_character_file(status) || std::filesystem::is_fifo(status);
+}
 
 std::string Text(const std::string& line, const std::string& file, size_t number) {
   const auto row = ParseJson<nlohmann::json>(line, file, number);
@@ -80,7 +89,9 @@ int RunTokenize(const TokenizeOptions& options) {
   std::ifstream in(options.input, std::ios::binary);
   if (!in || std::filesystem::is_directory(options.input))
     throw Error(StrCat(options.input.string(), ": cannot be read"));
-  AtomicFile out(options.output);
+  const bool stream = IsStream(options.output);
+  if (!stream) PrepareOutput(options.output, options.overwrite, options.input, kTokenRows);
+  AtomicFile out(options.output, /*renames=*/!stream);
   std::string line;
   for (size_t number = 1; std::getline(in, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;

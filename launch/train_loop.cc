@@ -19,7 +19,6 @@ namespace {
 
 constexpr const char* kNorm = "model.norm.weight";
 constexpr const char* kHead = "lm_head.weight";
-constexpr std::string_view kVersionMark = "{version}";
 constexpr int kPublishTries = 3;
 // A group must come in within this many times sync.deadline_s, or the job is stuck.
 constexpr int kPatience = 10;
@@ -78,10 +77,8 @@ std::unique_ptr<HeadGrpo> MakeGrpo(const Config& config, const ModelConfig& mode
   return std::make_unique<HeadGrpo>(options, norm, head);
 }
 
-std::filesystem::path SaveFolder(std::string name, PolicyVersion version) {
-  const size_t at = name.find(kVersionMark);
-  if (at != std::string::npos) name.replace(at, kVersionMark.size(), StrCat(version));
-  return name;
+std::filesystem::path SaveFolder(const std::string& name, PolicyVersion version) {
+  return FillIn(name, "{version}", StrCat(version));
 }
 
 ReuseConfig Reuse(const Config& config) {
@@ -277,8 +274,19 @@ std::string AbortedLine(const std::vector<UpdateRecord>& records) {
       records.size(), aborted);
 }
 
-double RewardGain(const std::vector<UpdateRecord>& records) {
-  const size_t n = std::min<size_t>(5, records.size());
+bool NothingToLearn(const std::vector<UpdateRecord>& records) {
+  constexpr size_t kInARow = 5;
+  return records.size() >= kInARow &&
+         std::all_of(records.end() - kInARow, records.end(), [](const UpdateRecord& record) {
+           return record.grpo.groups_with_signal == 0;
+         });
+}
+
+size_t GainSpan(size_t updates) { return std::min<size_t>(5, updates / 2); }
+
+std::optional<double> RewardGain(const std::vector<UpdateRecord>& records) {
+  const size_t n = GainSpan(records.size());
+  if (n == 0) return std::nullopt;
   double gain = 0;
   for (size_t i = 0; i < n; ++i)
     gain += (records[records.size() - 1 - i].reward - records[i].reward) / static_cast<double>(n);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -37,8 +38,12 @@ std::string ProgressLine(const UpdateRecord& record, int updates);
 std::string Table(const std::vector<UpdateRecord>& records);
 /// What updates have cost in completions that were aborted; empty when there were none.
 std::string AbortedLine(const std::vector<UpdateRecord>& records);
-/// Mean reward of the last updates less that of the first ones, five each or fewer.
-double RewardGain(const std::vector<UpdateRecord>& records);
+/// Whether none of the last five updates had a group whose rewards differ.
+bool NothingToLearn(const std::vector<UpdateRecord>& records);
+/// How many updates at either end RewardGain compares: five, or half of fewer than ten.
+size_t GainSpan(size_t updates);
+/// Mean reward of the last GainSpan updates less that of the first; nothing below two updates.
+std::optional<double> RewardGain(const std::vector<UpdateRecord>& records);
 
 /// Whether the next batch is generated during the optimizer step and the update; else a batch is
 /// asked for only when it is needed, and nothing is in flight during an update.

@@ -12,9 +12,8 @@ Command TrainerCommand() {
       "the\n"
       "rollout ranks after every step:\n"
       "  mpirun -np 1 rollcast trainer -c F : -np N rollcast worker -c F\n"
-      "Ends with a table; the status is not 0 when the mean reward of the last five updates is "
-      "not\n"
-      "above that of the first five by trainer.min_reward_gain.";
+      "Ends with a table; the status is not 0 when the mean reward of the last updates is not\n"
+      "above that of the first by trainer.min_reward_gain.";
   command.options = {ForKey("--model", "model.path"), ForKey("--prompts", "rollout.prompts"),
                      ForKey("-o,--output", "rollout.output"),
                      ForKey("--updates", "trainer.updates")};

@@ -31,11 +31,24 @@ void Train(const Config& config, TrainerClient& client, Run& run) {
         "sync.in_flight is abort, and the next batch is generated while an update is published: "
         "every update throws away the completions in flight. keep and recompute throw away none; "
         "with rollout.max_policy_lag below rollout.interval none is in flight");
+  bool warned = config.rollout.group_size == 1;
+  if (warned)
+    LogWarn(
+        "rollout.group_size is 1: nothing to learn from: a reward counts by its difference from "
+        "the "
+        "others of its group; set it to 2 or more");
   client.WaitUntilStarted();
   const TrainerSettings& trainer = config.trainer;
   Progress progress;
   for (int update = 1; update <= trainer.updates; ++update) {
     run.records.push_back(loop.Update());
+    if (!warned && NothingToLearn(run.records)) {
+      warned = true;
+      LogWarn(fmt::format(
+          "update {}: nothing to learn from: all rewards of each group are equal, for five updates "
+          "now; look at the scorer and at the completions, or raise rollout.group_size",
+          update));
+    }
     progress.Show(ProgressLine(run.records.back(), trainer.updates));
     const bool due =
         update == trainer.updates || (trainer.save_every > 0 && update % trainer.save_every == 0);
@@ -47,8 +60,9 @@ void Train(const Config& config, TrainerClient& client, Run& run) {
 /// The table and where the results are; of an unfinished run, as far as it has come.
 void Print(const Config& config, const Run& run) {
   std::string text = Table(run.records) + AbortedLine(run.records);
-  text += fmt::format("mean reward of the last updates {:+.3f} against the first\n",
-                      RewardGain(run.records));
+  if (const auto gain = RewardGain(run.records); gain.has_value())
+    text += fmt::format("mean reward {:+.3f}, last {n} against first {n} of {} updates\n", *gain,
+                        run.records.size(), fmt::arg("n", GainSpan(run.records.size())));
   if (!config.rollout.output.empty())
     text += fmt::format("trajectories: {}\n", config.rollout.output);
   if (!run.saved.empty()) text += fmt::format("model: {}\n", run.saved);
@@ -58,8 +72,9 @@ void Print(const Config& config, const Run& run) {
 
 int Report(const Config& config, const Run& run) {
   Print(config, run);
-  const double gain = RewardGain(run.records);
-  if (config.trainer.min_reward_gain <= 0 || gain >= config.trainer.min_reward_gain) return 0;
+  if (config.trainer.min_reward_gain <= 0) return 0;
+  const double gain = RewardGain(run.records).value();  // such a run has two updates or more
+  if (gain >= config.trainer.min_reward_gain) return 0;
   LogError(fmt::format("the mean reward has changed by {:+.3f}, trainer.min_reward_gain is {:+.3f}",
                        gain, config.trainer.min_reward_gain));
   return kExitFailed;

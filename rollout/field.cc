@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <type_traits>
 #include <utility>
@@ -42,21 +43,27 @@ std::string ElementText(const T& element) {
 
 /// A limit as a person writes it: 65536, not 65536.0.
 std::string LimitText(double limit) {
-  std::string text = NumberText(limit);
+  constexpr double kFloatMax = std::numeric_limits<float>::max();
+  std::string text =
+      std::abs(limit) == kFloatMax ? NumberText(static_cast<float>(limit)) : NumberText(limit);
   if (text.ends_with(".0")) text.resize(text.size() - 2);
   return text;
 }
 
+/// The limits of a number of type T within what T holds; of float64, too, what float32 holds, as
+/// the numbers go into float32 arithmetic.
+template <class T>
+Limits WithinType(Limits limits) {
+  using Number = std::conditional_t<std::is_floating_point_v<T>, float, T>;
+  limits.min = std::max(limits.min, static_cast<double>(std::numeric_limits<Number>::lowest()));
+  limits.max = std::min(limits.max, static_cast<double>(std::numeric_limits<Number>::max()));
+  return limits;
+}
+
 std::string RangeText(const Limits& limits) {
-  const bool lower = std::isfinite(limits.min), upper = std::isfinite(limits.max);
-  std::string text;
-  if (lower && upper && !limits.above)
-    return StrCat(" from ", LimitText(limits.min), " to ", LimitText(limits.max));
-  if (lower)
-    text = (limits.above ? std::string(" above ") : std::string(" of at least ")) +
-           LimitText(limits.min);
-  if (upper) text += (lower ? " and at most " : " of at most ") + LimitText(limits.max);
-  return text;
+  if (limits.above)
+    return StrCat(" above ", LimitText(limits.min), " and at most ", LimitText(limits.max));
+  return StrCat(" from ", LimitText(limits.min), " to ", LimitText(limits.max));
 }
 
 /// What a field of type T is called, without its limits.
@@ -142,7 +149,12 @@ std::string Describe(const Field& field) {
   return std::visit(
       [&](auto* target) {
         using T = std::remove_pointer_t<decltype(target)>;
-        return TypeName<T>() + RangeText(field.limits);
+        if constexpr (kIsNumber<T>)
+          return TypeName<T>() + RangeText(WithinType<T>(field.limits));
+        else if constexpr (std::is_same_v<T, std::vector<int32_t>>)
+          return TypeName<T>() + RangeText(WithinType<int32_t>(field.limits));
+        else
+          return std::string(TypeName<T>());
       },
       field.value);
 }
@@ -232,8 +244,11 @@ void Assign(const Field& field, const FieldValue& value) {
           const int64_t* integer = std::get_if<int64_t>(&value.value);
           const double* real = std::get_if<double>(&value.value);
           if (!integer && !real) Refuse(field, value);
-          const T given = integer ? static_cast<T>(*integer) : static_cast<T>(*real);
-          if (!Within(given, field.limits)) Refuse(field, value);
+          const double wide = integer ? static_cast<double>(*integer) : *real;
+          const Limits limits = WithinType<T>(field.limits);
+          if (!Within(wide, limits)) Refuse(field, value);
+          const T given = static_cast<T>(wide);
+          if (!Within(given, limits)) Refuse(field, value);  // 1e-50 is not above 0 in float32
           *target = given;
         } else if constexpr (std::is_same_v<T, std::string>) {
           const std::string* given = std::get_if<std::string>(&value.value);

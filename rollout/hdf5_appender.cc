@@ -94,15 +94,7 @@ int RenameToNewName(const std::filesystem::path& from, const std::filesystem::pa
 }  // namespace
 
 void Hdf5Appender::Create(bool overwrite) {
-  std::error_code ignored;
-  const auto status = std::filesystem::symlink_status(path_, ignored);
-  if (std::filesystem::exists(status)) {
-    if (!overwrite)
-      throw Error(StrCat(path_.string(),
-                         ": exists already; name another file, or say --overwrite to replace it"));
-    if (!std::filesystem::is_regular_file(status) && !std::filesystem::is_symlink(status))
-      throw Error(StrCat(path_.string(), ": is not a regular file and cannot be replaced"));
-  }
+  RequireReplaceable(path_, overwrite, kHdf5Output);
   for (int attempt = 0; fd_ < 0; ++attempt) {
     open_path_ = path_.string() + StrCat(".", ::getpid(), "-", attempt, ".tmp");
     fd_ = ::open(open_path_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
@@ -126,12 +118,9 @@ void Hdf5Appender::Place(bool overwrite) {
   // Between the look for an old file and the renaming another job may have put one there.
   for (int attempt = 0;; ++attempt) {
     std::optional<FileToReplace> old;
-    if (overwrite) old.emplace(path_);
-    std::error_code ignored;
-    const bool replace =
-        overwrite && (old->exists() || std::filesystem::is_symlink(path_, ignored));
-    const int failed =
-        replace ? ::rename(open_path_.c_str(), path_.c_str()) : RenameToNewName(open_path_, path_);
+    if (overwrite) old.emplace(path_, kHdf5Output);
+    const int failed = overwrite && old->exists() ? ::rename(open_path_.c_str(), path_.c_str())
+                                                  : RenameToNewName(open_path_, path_);
     if (failed == 0) return;
     if (errno != EEXIST || !overwrite || attempt == 100) Fail("cannot be created", errno);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "kernels/check.h"
@@ -32,6 +33,9 @@ Score Unscored(std::string error) { return {0, std::move(error)}; }
 
 Score FiniteScore(double reward) {
   if (!std::isfinite(reward)) return Unscored(StrCat("the reward is ", reward, ", not finite"));
+  // Files and trainers hold rewards as float32.
+  if (std::abs(reward) > std::numeric_limits<float>::max())
+    return Unscored(StrCat("the reward is ", reward, ", beyond float32 (3.4e+38 at most)"));
   return {reward, ""};
 }
 

@@ -41,6 +41,38 @@ bool Names(const std::filesystem::path& path, int fd) {
          opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
+/// What stands at `path` instead of a regular file; empty for one, and where there is nothing.
+std::string OtherThanAFile(const std::filesystem::path& path) {
+  using std::filesystem::file_type;
+  std::error_code error;
+  switch (std::filesystem::symlink_status(path, error).type()) {
+    case file_type::not_found:
+    case file_type::none:
+    case file_type::regular:
+      return "";
+    case file_type::directory:
+      return "a folder";
+    case file_type::symlink:
+      return StrCat("a symbolic link to ", std::filesystem::read_symlink(path, error).string());
+    case file_type::character:
+    case file_type::block:
+      return "a device";
+    case file_type::fifo:
+      return "a pipe";
+    case file_type::socket:
+      return "a socket";
+    default:
+      return "no regular file";
+  }
+}
+
+/// Whether the file is empty or starts with `signature`.
+bool IsOfKind(int fd, std::string_view signature) {
+  std::string start(signature.size(), 0);
+  const ssize_t n = ::pread(fd, start.data(), start.size(), 0);
+  return n == 0 || (n == static_cast<ssize_t>(start.size()) && start == signature);
+}
+
 }  // namespace
 
 WriterLock HoldAsWriter(int fd) { return Lock(fd, Range(F_RDLCK, 0, kReaderByte)); }
@@ -72,21 +104,28 @@ bool IsBeingRead(int fd) {
   return ::fcntl(fd, F_OFD_GETLK, &mark) == 0 && mark.l_type != F_UNLCK;
 }
 
-FileToReplace::FileToReplace(const std::filesystem::path& path) {
+FileToReplace::FileToReplace(const std::filesystem::path& path, const OutputKind& kind) {
   const auto fail = [&](const std::string& why) {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
     throw Error(StrCat(path.string(), ": ", why));
   };
   // Whoever held the lock may have replaced the file in the meantime: then this is not it.
   for (int attempt = 0; attempt < 100; ++attempt) {
-    fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
-    if (fd_ < 0 && errno == ENOENT) return;
+    if (const std::string what = OtherThanAFile(path); !what.empty())
+      fail(StrCat("is ", what, ", which is never replaced; name a file"));
+    fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (fd_ < 0 && (errno == ENOENT || errno == ENOTDIR)) return;
     if (fd_ < 0) fail(StrCat("cannot be replaced: ", std::generic_category().message(errno)));
     if (Lock(fd_, Range(F_WRLCK, 0, kReaderByte)) == WriterLock::kTaken)
       fail(
           "another job is writing it (or, on a network file system, it is being read); name "
           "another output or wait for that job to end");
-    if (Names(path, fd_)) return;
+    if (Names(path, fd_)) {
+      if (!IsOfKind(fd_, kind.signature))
+        fail(StrCat("is not ", kind.name,
+                    ", and --overwrite replaces nothing else; name another output, or remove it"));
+      return;
+    }
     ::close(std::exchange(fd_, -1));
   }
   fail("is replaced all the time by others; name another output");
@@ -94,6 +133,14 @@ FileToReplace::FileToReplace(const std::filesystem::path& path) {
 
 FileToReplace::~FileToReplace() {
   if (fd_ >= 0) ::close(fd_);
+}
+
+void RequireReplaceable(const std::filesystem::path& path, bool overwrite, const OutputKind& kind) {
+  std::error_code error;
+  if (!overwrite && std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error)))
+    throw Error(StrCat(path.string(),
+                       ": exists already; name another file, or say --overwrite to replace it"));
+  const FileToReplace asks_only(path, kind);
 }
 
 }  // namespace rollcast

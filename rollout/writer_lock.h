@@ -1,8 +1,10 @@
-// Keeps two processes from writing one file, and a writer from what is being read.
+// What an output may replace, how two processes are kept from writing one file, and a writer from
+// what is being read.
 #pragma once
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace rollcast {
@@ -44,11 +46,21 @@ class ReaderMark {
 /// has no locks.
 bool IsBeingRead(int fd);
 
+/// How an output of one kind is told from a file that somebody else has made.
+struct OutputKind {
+  const char* name;            // "an HDF5 file"
+  std::string_view signature;  // its first bytes
+};
+
+inline constexpr OutputKind kHdf5Output{"an HDF5 file", "\x89HDF\r\n\x1a\n"};
+
 /// An existing file that is to be replaced, locked against others that want the same.
 class FileToReplace {
  public:
-  /// Throws Error when another process writes `path`, or when it is write-protected.
-  explicit FileToReplace(const std::filesystem::path& path);
+  /// Throws Error when `path` is no regular file (a symbolic link, too: renaming would replace the
+  /// link), when it is neither empty nor of `kind`, when another process writes it, or when it is
+  /// write-protected.
+  FileToReplace(const std::filesystem::path& path, const OutputKind& kind);
   ~FileToReplace();
   FileToReplace(const FileToReplace&) = delete;
   FileToReplace& operator=(const FileToReplace&) = delete;
@@ -59,5 +71,10 @@ class FileToReplace {
  private:
   int fd_ = -1;
 };
+
+/// Throws Error where an output of `kind` cannot be put at `path`: something other than a file is
+/// there, `overwrite` is false and a file is, or FileToReplace refuses it. Opens nothing that is
+/// not a regular file.
+void RequireReplaceable(const std::filesystem::path& path, bool overwrite, const OutputKind& kind);
 
 }  // namespace rollcast

@@ -174,11 +174,13 @@ TEST(CommandLine, FlagsOfKeysAreCheckedLikeTheFile) {
       RunWith({command}, {"sample", "--input", "a", "--model", "m", "--temperature", "-0.5"});
   EXPECT_EQ(r.status, 1);
   EXPECT_EQ(r.err,
-            "rollcast: --temperature: sampling.temperature: expected a number of at least 0, got "
+            "rollcast: --temperature: sampling.temperature: expected a number from 0 to "
+            "3.4028235e+38, got "
             "-0.5\n");
   r = RunWith({command}, {"sample", "--input", "a", "--set", "sampling.temperature=-0.5"});
   EXPECT_EQ(r.err,
-            "rollcast: --set: sampling.temperature: expected a number of at least 0, got -0.5\n");
+            "rollcast: --set: sampling.temperature: expected a number from 0 to 3.4028235e+38, got "
+            "-0.5\n");
   r = RunWith({command}, {"sample", "--input", "a"});
   EXPECT_EQ(r.status, 1);
   EXPECT_EQ(r.err,
@@ -275,8 +277,9 @@ TEST(CommandLine, HelpShowsOptionsWithMeaningAndDefault) {
   const Command command = Sample(o, [](const Config&) { return 5; });
   Result r = RunWith({command}, {"sample", "--help"});
   EXPECT_EQ(r.status, 0);
-  for (const char* part : {"--input", "REQUIRED", "rows at most", "Rows in, rows out.",
-                           "0 = greedy (a number of at least 0; default 1.0)", "--print-config"})
+  for (const char* part :
+       {"--input", "REQUIRED", "rows at most", "Rows in, rows out.",
+        "0 = greedy (a number from 0 to 3.4028235e+38; default 1.0)", "--print-config"})
     EXPECT_NE(r.out.find(part), std::string::npos) << part << "\n" << r.out;
   r = RunWith({command}, {"--help"});
   EXPECT_EQ(r.status, 0);

@@ -100,7 +100,7 @@ TEST(Config, WrongTypesNameKeyExpectedAndActual) {
             "job.toml:2: engine.prefix_cache: expected true or false, got 1");
   EXPECT_EQ(Fault("[model]\npath = 3\n"), "job.toml:2: model.path: expected a string, got 3");
   EXPECT_EQ(Fault("[sampling]\nstop_ids = [1, \"a\"]\n").substr(0, 62),
-            "job.toml:2: sampling.stop_ids: expected an array of integers o");
+            "job.toml:2: sampling.stop_ids: expected an array of integers f");
   EXPECT_EQ(Fault("[sampling]\nstop_strings = [1]\n"),
             "job.toml:2: sampling.stop_strings: expected an array of strings, got [ 1 ]");
   EXPECT_EQ(Fault("[model.path]\nx = 1\n"),
@@ -114,20 +114,44 @@ TEST(Config, ValuesOutOfRangeAreRefused) {
   EXPECT_EQ(Fault("[sampling]\ntop_p = 0.0\n"),
             "job.toml:2: sampling.top_p: expected a number above 0 and at most 1, got 0.0");
   EXPECT_EQ(Fault("[sampling]\ntemperature = nan\n"),
-            "job.toml:2: sampling.temperature: expected a number of at least 0, got nan");
+            "job.toml:2: sampling.temperature: expected a number from 0 to 3.4028235e+38, got nan");
   EXPECT_EQ(Fault("[sampling]\ntemperature = inf\n"),
-            "job.toml:2: sampling.temperature: expected a number of at least 0, got inf");
-  EXPECT_EQ(Fault("[sampling]\ntemperature = 1e39\n"),  // overflows a float
-            "job.toml:2: sampling.temperature: expected a number of at least 0, got 1e+39");
-  EXPECT_EQ(Fault("[sampling]\nmax_tokens = 99999999999\n"),
-            "job.toml:2: sampling.max_tokens: expected an integer of at least 1, got 99999999999");
+            "job.toml:2: sampling.temperature: expected a number from 0 to 3.4028235e+38, got inf");
+  EXPECT_EQ(
+      Fault("[sampling]\ntemperature = 1e39\n"),  // overflows a float
+      "job.toml:2: sampling.temperature: expected a number from 0 to 3.4028235e+38, got 1e+39");
+  EXPECT_EQ(
+      Fault("[sampling]\nmax_tokens = 99999999999\n"),
+      "job.toml:2: sampling.max_tokens: expected an integer from 1 to 2147483647, got 99999999999");
+  EXPECT_EQ(Fault("[trainer]\nlearning_rate = 1e308\n"),
+            "job.toml:2: trainer.learning_rate: expected a number above 0 and at most "
+            "3.4028235e+38, got 1e+308");
   EXPECT_EQ(Fault("[rollout]\nseed = -1\n"),
             "job.toml:2: rollout.seed: expected an integer from 0 to 9007199254740992, got -1");
   EXPECT_EQ(Fault("[sync]\nmode = \"stagd\"\n"),
             "job.toml:2: sync.mode: expected one of \"staged\", \"in_place\", got \"stagd\"");
-  EXPECT_EQ(Fault("[sampling]\nstop_ids = [-4]\n"),
-            "job.toml:2: sampling.stop_ids: expected an array of integers of at least 0, got "
-            "[ -4 ]");
+  EXPECT_EQ(
+      Fault("[sampling]\nstop_ids = [-4]\n"),
+      "job.toml:2: sampling.stop_ids: expected an array of integers from 0 to 2147483647, got "
+      "[ -4 ]");
+}
+
+TEST(Config, UnknownPlaceholdersAreRefused) {
+  EXPECT_EQ(Fault("[trainer]\nsave = \"m/{version}-{epoch}\"\n"),
+            "job.toml:2: trainer.save is \"m/{version}-{epoch}\", and {epoch} stands for nothing; "
+            "the only placeholder is {version}");
+  EXPECT_EQ(Fault("", {"metrics.file=m{version}"}),
+            "--set: metrics.file is \"m{version}\", and {version} stands for nothing; the only "
+            "placeholder is {rank}");
+  EXPECT_EQ(Fault("[trainer]\nsave = \"m/{version}/{version}\"\n"), "");
+  EXPECT_EQ(FillIn("m/{version}/v{version}", "{version}", "12"), "m/12/v12");
+}
+
+TEST(Config, ARewardGainNeedsTwoUpdates) {
+  EXPECT_EQ(Fault("[trainer]\nupdates = 1\nmin_reward_gain = 0.1\n"),
+            "job.toml:3: trainer.min_reward_gain compares the last updates with the first, and "
+            "trainer.updates is 1; make it at least 2, or min_reward_gain 0");
+  EXPECT_EQ(Fault("[trainer]\nupdates = 2\nmin_reward_gain = 0.1\n"), "");
 }
 
 TEST(Config, BadTomlNamesTheLine) {

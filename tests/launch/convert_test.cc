@@ -201,7 +201,7 @@ TEST_F(ConvertTest, RefusesAnOutputThatExists) {
       [&] {
         RunConvert({input_, "/proc/none/model", std::nullopt});
       },
-      {"/proc/none/model", "cannot create"});
+      {"/proc/none/model", "cannot be created"});
 }
 
 TEST_F(ConvertTest, ToyModelsAreReproducible) {

@@ -99,6 +99,24 @@ TEST_F(ToyJob, GenerateWritesATrajectoryFileThatInspectReads) {
   EXPECT_NE(r.out.find(": 2 trajectories"), std::string::npos) << r.out;
 }
 
+TEST_F(ToyJob, ScoreRefusesEmptyInputAndUnknownKeys) {
+  const auto score = [&](const std::string& rows) {
+    return RunRollcast({"score", "--model", Path("toy"), "--input", Write("rows.jsonl", rows),
+                        "--output", Path("out.h5")});
+  };
+  ExpectRefused(score("\n"), "rows.jsonl: has no rows");
+  ExpectRefused(score("{\"tokens\": [1, 2], \"token\": [3]}\n"),
+                "rows.jsonl:1: unknown key \"token\"");
+}
+
+TEST_F(ToyJob, LimitsThatMeanNothingAreRefused) {
+  for (const char* limit : {"0", "-5"})
+    ExpectRefused(RunRollcast({"replay", Path("out.h5"), "--model", Path("toy"), "--limit", limit}),
+                  std::string("--limit is ") + limit + "; expected at least 1 row");
+  ExpectRefused(RunRollcast({"inspect", Path("out.h5"), "--limit", "-5"}),
+                "--limit is -5; expected at least 0 rows");
+}
+
 TEST_F(ToyJob, GenerateMakesOneCompletionAPromptUnlessToldOtherwise) {
   const std::string prompts = Write(
       "p.jsonl", "{\"id\": \"b\", \"text\": \"The \"}\n{\"id\": \"a\", \"tokens\": [5, 6]}\n");

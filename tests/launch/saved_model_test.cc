@@ -119,6 +119,9 @@ TEST_F(SavedModelTest, WhatCannotBeSavedToIsFoundOutBefore) {
   ExpectError([&] { CheckSaveFolder(from_, from_ / "config.json", true); }, {"is no model folder"});
   ExpectError([&] { CheckSaveFolder(from_, from_ / "config.json" / "x", false); },
               {"cannot be created"});
+  ExpectError([&] { CheckSaveFolder(from_, "/proc/x", false); }, {"/proc/x: cannot be created"});
+  EXPECT_EQ(Names(dir_.path()), (std::set<std::string>{"a", "model"}));
+  EXPECT_TRUE(fs::is_empty(dir_.path() / "a"));
 }
 
 }  // namespace

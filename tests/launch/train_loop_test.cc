@@ -33,6 +33,33 @@ TEST(TrainLoop, WhatUpdatesHaveCostIsSaid) {
             "2 of 3 updates aborted 12 completions, which were paid for and not trained on\n");
 }
 
+TEST(TrainLoop, FiveUpdatesOfEqualRewardsAreNothingToLearnFrom) {
+  std::vector<UpdateRecord> records;
+  for (int update = 1; update <= 4; ++update) records.push_back(Record(update, 0, 0));
+  EXPECT_FALSE(NothingToLearn(records));
+  records.push_back(Record(5, 0, 0));
+  EXPECT_TRUE(NothingToLearn(records));
+  records.push_back(Record(6, 0, 0));
+  records.back().grpo.groups_with_signal = 1;
+  EXPECT_FALSE(NothingToLearn(records));
+}
+
+TEST(TrainLoop, TheGainComparesUpdatesThatDoNotOverlap) {
+  std::vector<UpdateRecord> records;
+  EXPECT_FALSE(RewardGain(records).has_value());
+  const double rewards[] = {1, 2, 9, 4, 5, 6, 7, 8, 9, 10, 12};
+  const auto gain = [&](int updates) {
+    records.clear();
+    for (int i = 0; i < updates; ++i) records.push_back(Record(i + 1, rewards[i], 0));
+    return RewardGain(records);
+  };
+  EXPECT_FALSE(gain(1).has_value());
+  EXPECT_DOUBLE_EQ(gain(2).value(), 1);
+  EXPECT_DOUBLE_EQ(gain(3).value(), 8);
+  EXPECT_DOUBLE_EQ(gain(5).value(), 4.5 - 1.5);
+  EXPECT_DOUBLE_EQ(gain(11).value(), 9.2 - 4.2);
+}
+
 TEST(TrainLoop, RolloutsGoOnDuringUpdatesWhereTheLagAllowsIt) {
   Config config;
   config.rollout.interval = 2;

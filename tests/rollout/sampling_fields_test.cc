@@ -66,19 +66,19 @@ TEST(OverrideSampling, ErrorsAreThoseOfTheTable) {
   EXPECT_NE(Fault(R"({"zzz": 1})").find("; there are max_tokens, min_tokens, temperature"),
             std::string::npos);
   EXPECT_EQ(Fault(R"({"temperature": -1})"),
-            "sampling.temperature: expected a number of at least 0, got -1");
+            "sampling.temperature: expected a number from 0 to 3.4028235e+38, got -1");
   EXPECT_EQ(Fault(R"({"top_p": "high"})"),
             "sampling.top_p: expected a number above 0 and at most 1, got \"high\"");
   EXPECT_EQ(Fault(R"({"max_tokens": 1.5})"),
-            "sampling.max_tokens: expected an integer of at least 1, got 1.5");
+            "sampling.max_tokens: expected an integer from 1 to 2147483647, got 1.5");
   EXPECT_EQ(Fault(R"({"max_tokens": 99999999999})"),
-            "sampling.max_tokens: expected an integer of at least 1, got 99999999999");
+            "sampling.max_tokens: expected an integer from 1 to 2147483647, got 99999999999");
   EXPECT_EQ(Fault(R"({"ignore_eos": null})"),
             "sampling.ignore_eos: expected true or false, got null");
   EXPECT_EQ(Fault(R"({"stop_strings": "x"})"),
             "sampling.stop_strings: expected an array of strings, got \"x\"");
   EXPECT_EQ(Fault(R"({"stop_ids": [1, "x"]})"),
-            "sampling.stop_ids: expected an array of integers of at least 0, got [1,\"x\"]");
+            "sampling.stop_ids: expected an array of integers from 0 to 2147483647, got [1,\"x\"]");
   EXPECT_EQ(Fault(R"({"seed": 18446744073709551615})"),
             "sampling.seed: expected an integer from 0 to 9007199254740992, got "
             "18446744073709551615");

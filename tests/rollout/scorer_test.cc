@@ -138,6 +138,8 @@ TEST(ScorersTest, FiniteScore) {
   EXPECT_EQ(FiniteScore(-2.5).error, "");
   EXPECT_EQ(FiniteScore(std::nan("")).error, "the reward is nan, not finite");
   EXPECT_EQ(FiniteScore(-HUGE_VAL).error, "the reward is -inf, not finite");
+  EXPECT_EQ(FiniteScore(-1e308).error, "the reward is -1e+308, beyond float32 (3.4e+38 at most)");
+  EXPECT_EQ(FiniteScore(3.4e38).error, "");
 }
 
 TEST(ScorersTest, ExcerptIsShortAndPrintable) {

@@ -79,7 +79,7 @@ TEST(WriterLock, EndsWithItsProcess) {
 
 TEST(WriterLock, NoFileIsNothingToReplace) {
   const testing::TemporaryDir dir;
-  EXPECT_FALSE(FileToReplace(dir.path() / "none").exists());
+  EXPECT_FALSE(FileToReplace(dir.path() / "none", kHdf5Output).exists());
 }
 
 }  // namespace
