@@ -36,8 +36,11 @@ std::vector<int32_t> ParseTokens(const std::string& line, const std::string& fil
   if (!row.is_object())
     throw Error(fmt::format("{}: is {}, expected an object", place, JsonKind(row)));
   for (const auto& [key, value] : row.items())
-    if (key != "tokens")
-      throw Error(fmt::format("{}: unknown key \"{}\"; a row has \"tokens\" alone", place, key));
+    if (key != "tokens" && key != "id")
+      throw Error(
+          fmt::format("{}: unknown key \"{}\"; a row has \"tokens\", and may have an "
+                      "\"id\", which results do not need: they are in the rows' order",
+                      place, key));
   const auto tokens = row.find("tokens");
   if (tokens == row.end()) throw Error(fmt::format("{}: has no \"tokens\"", place));
   if (!tokens->is_array())

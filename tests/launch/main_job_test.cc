@@ -469,7 +469,8 @@ TEST_F(MainJobTest, ScoreRefusesABadRowByLineAndLeavesNothing) {
       {"{\"tokens\": [1, 2]}\n\n{\"tokens\": [1, -2]}\n", "rows.jsonl:3"},
       {"{\"tokens\": [1]}\n", "rows.jsonl:1"},
       {"{\"tokens\": \n", "rows.jsonl:1"},
-      {"{\"token\": [1, 2]}\n", "no \"tokens\""}};
+      {"{\"token\": [1, 2]}\n", "rows.jsonl:1: unknown key \"token\""},
+      {"{\"id\": \"a\"}\n", "no \"tokens\""}};
   for (const auto& [rows, where] : cases) {
     std::ofstream(folder_ / "rows.jsonl") << rows;
     MpiJob job("exec " + Quoted(ROLLCAST_BINARY) + " score --model " +
