@@ -184,6 +184,7 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
   };
   std::vector<Timed> updates;
   bool end = false;
+  Backoff backoff;  // between looks for messages; an update is not to wait for a sleeping rank
   WeightReceiver* receiver = nullptr;
   WeightReceiver::Callbacks callbacks;
   callbacks.on_report = [&](const SyncReport& report) {
@@ -194,6 +195,7 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
     if (const std::string failure = load.failure(); !failure.empty()) throw Error(failure);
     while (std::optional<Message> message = world.communicator().Poll()) {
       const MessageType type = TypeOf(message->bytes);
+      backoff.Reset();
       // All of a transfer, its checksum included, runs inside Handle.
       if (type == MessageType::kBegin) updates.push_back({.begin = Clock::now()});
       if (receiver->Handle(*message)) {
@@ -209,7 +211,6 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
   WeightReceiver owned(world.communicator(), target,
                        OfferedTransports(backend->device(), config.sync.nccl_library), callbacks);
   receiver = &owned;
-  Backoff backoff;
   while (!load.warm()) {
     callbacks.service();
     backoff.Wait();

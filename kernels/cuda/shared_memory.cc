@@ -96,8 +96,8 @@ Buffer OpenOwn(int device, const Handle& handle) {
 std::vector<std::string> ShareMemory(int device, std::span<const void* const> memory) {
   static const auto get_range =
       reinterpret_cast<decltype(&cuMemGetAddressRange)>(FindDriverFunction("cuMemGetAddressRange"));
-  // Asking for an allocation's handle takes some 50 us. It may be kept no longer than this call:
-  // the same address is another allocation after a free.
+  // Many tensors lie in one allocation, whose handle is asked for once. It may be kept no longer
+  // than this call: the same address is another allocation after a free.
   std::map<CUdeviceptr, std::optional<cudaIpcMemHandle_t>> allocations;
   std::vector<std::string> handles;
   for (const void* one : memory) {
