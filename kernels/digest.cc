@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/check.h"
+#include "kernels/cpu/families.h"
 
 namespace rollcast {
 
@@ -14,12 +15,7 @@ uint64_t DigestSum(const void* data, size_t bytes, size_t offset) {
   const auto* at = static_cast<const unsigned char*>(data);
   const size_t words = bytes / 8;
   const uint64_t first = offset / 8;
-  uint64_t sum = 0, key = DigestKey(first);
-  for (size_t i = 0; i < words; ++i, key += kDigestStep) {
-    uint64_t word;
-    std::memcpy(&word, at + 8 * i, 8);
-    sum += DigestMix(word ^ key);
-  }
+  uint64_t sum = cpu::ProcessorKernels().digest(at, static_cast<int64_t>(words), DigestKey(first));
   if (bytes % 8 != 0) {
     uint64_t word = 0;
     std::memcpy(&word, at + 8 * words, bytes % 8);

@@ -25,4 +25,19 @@ std::vector<Chunk> CutIntoChunks(std::span<const size_t> sizes, size_t chunk_byt
   return chunks;
 }
 
+std::vector<size_t> GrowingRuns(std::span<const size_t> sizes, size_t first_bytes) {
+  RC_CHECK_GT(first_bytes, 0u);
+  std::vector<size_t> ends;
+  size_t aim = first_bytes, bytes = 0;
+  for (size_t tensor = 0; tensor < sizes.size(); ++tensor) {
+    bytes += sizes[tensor];
+    if (bytes < aim) continue;
+    ends.push_back(tensor + 1);
+    aim *= 2;
+    bytes = 0;
+  }
+  if (!sizes.empty() && (ends.empty() || ends.back() < sizes.size())) ends.push_back(sizes.size());
+  return ends;
+}
+
 }  // namespace rollcast

@@ -38,16 +38,37 @@ std::vector<std::pair<size_t, size_t>> Ranges(const std::vector<ManifestEntry>& 
 }  // namespace
 
 EngineUpdateTarget::EngineUpdateTarget(Engine& engine, WeightStore& store)
-    : engine_(engine), store_(store), manifest_(ToWire(store.manifest())) {}
+    : engine_(engine),
+      store_(store),
+      manifest_(ToWire(store.manifest())),
+      live_sums_(manifest_.entries.size()),
+      staged_sums_(manifest_.entries.size()) {}
 
-std::vector<uint64_t> EngineUpdateTarget::DigestSums(const std::vector<bool>& staged) {
-  RC_CHECK_EQ(staged.size(), manifest_.entries.size());
+std::vector<uint64_t> EngineUpdateTarget::DigestSums(std::span<const uint32_t> carried,
+                                                     UpdateMode mode) {
+  const bool staged = mode == UpdateMode::kStaged;
+  staged_sums_.assign(manifest_.entries.size(), std::nullopt);
+  std::vector<std::optional<uint64_t>> sums = live_sums_;
+  for (const uint32_t i : carried) sums[i].reset();
+  std::vector<uint32_t> missing;
   std::vector<DeviceRange> ranges;
-  for (size_t i = 0; i < staged.size(); ++i) {
+  std::vector<bool> from_staging(sums.size(), false);
+  for (const uint32_t i : carried) from_staging[i] = staged;
+  for (uint32_t i = 0; i < sums.size(); ++i) {
+    if (sums[i].has_value()) continue;
     const ManifestEntry& entry = manifest_.entries[i];
-    ranges.push_back({(staged[i] ? staging() : live()) + entry.offset, entry.bytes});
+    missing.push_back(i);
+    ranges.push_back({(from_staging[i] ? staging() : live()) + entry.offset, entry.bytes});
   }
-  return store_.transfer().DigestSums(ranges);
+  const std::vector<uint64_t> computed = store_.transfer().DigestSums(ranges);
+  for (size_t k = 0; k < missing.size(); ++k) {
+    const uint32_t i = missing[k];
+    sums[i] = computed[k];
+    (from_staging[i] ? staged_sums_ : live_sums_)[i] = computed[k];
+  }
+  std::vector<uint64_t> out;
+  for (const std::optional<uint64_t>& sum : sums) out.push_back(*sum);
+  return out;
 }
 
 void EngineUpdateTarget::Drain(InFlightPolicy policy, Deadline deadline, const Service& service) {
@@ -58,7 +79,8 @@ void EngineUpdateTarget::Drain(InFlightPolicy policy, Deadline deadline, const S
   drained.get();
 }
 
-void EngineUpdateTarget::MarkTorn() {
+void EngineUpdateTarget::MarkTorn(std::span<const uint32_t> written) {
+  for (const uint32_t i : written) live_sums_[i].reset();
   const SchedulerLock lock = engine_.Lock();
   engine_.MarkTorn(lock);
 }
@@ -75,9 +97,12 @@ UpdateTarget::Committed EngineUpdateTarget::Commit(std::span<const uint32_t> fro
     throw Error(StrCat("the live version became ", engine_.version(lock),
                        " between the vote and the commit, which expects ", live_version));
   Backend& backend = store_.backend();
+  for (const uint32_t i : from_staging) live_sums_[i].reset();
   for (const auto& [begin, end] : Ranges(manifest_.entries, from_staging))
     backend.Copy(live() + begin, staged + begin, end - begin);
   if (!from_staging.empty()) backend.Synchronize();
+  for (const uint32_t i : from_staging)
+    live_sums_[i] = std::exchange(staged_sums_[i], std::nullopt);
   done.version = version.value_or(live_version + 1);
   done.sequences = engine_.Commit(lock, done.version, policy);
   done.pause_s = std::chrono::duration<double>(Clock::now() - start).count();

@@ -17,11 +17,11 @@ class EngineUpdateTarget final : public UpdateTarget {
   bool torn() const override { return engine_.torn(); }
   std::byte* live() override { return static_cast<std::byte*>(store_.live()); }
   std::byte* staging() override { return static_cast<std::byte*>(store_.staging()); }
-  std::vector<uint64_t> DigestSums(const std::vector<bool>& staged) override;
+  std::vector<uint64_t> DigestSums(std::span<const uint32_t> carried, UpdateMode mode) override;
   /// Waits on a thread of its own, so that the bridge thread can go on serving.
   void Drain(InFlightPolicy policy, Deadline deadline, const Service& service) override;
   void ResumeAdmission() override { engine_.ResumeAdmission(); }
-  void MarkTorn() override;
+  void MarkTorn(std::span<const uint32_t> written) override;
   Committed Commit(std::span<const uint32_t> from_staging, PolicyVersion live_version,
                    std::optional<PolicyVersion> version, InFlightPolicy policy) override;
 
@@ -29,6 +29,9 @@ class EngineUpdateTarget final : public UpdateTarget {
   Engine& engine_;
   WeightStore& store_;
   WireManifest manifest_;
+  // By entry. Only updates write to the store while a target is on it, so a sum stays true until
+  // the next one that carries its tensor.
+  std::vector<std::optional<uint64_t>> live_sums_, staged_sums_;
 };
 
 /// `manifest` as it goes over the wire, without a version.

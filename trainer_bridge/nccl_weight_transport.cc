@@ -19,9 +19,12 @@ constexpr auto kQuiet = std::chrono::seconds(10);
 /// What the ranks need to know before they join the broadcasts. It also is the trainer's side of a
 /// handshake: a receiving kernel that waits for a late trainer would hold multiprocessors.
 struct Plan {
-  uint64_t group_bytes = 0;     // of the groups that follow the first one
-  std::vector<uint8_t> staged;  // one a tensor: 1 = not in the first group
-  static void Fields(auto& self, auto&& visit) { visit(self.group_bytes, self.staged); }
+  uint64_t first_group_bytes = 0;
+  uint64_t group_bytes = 0;     // of the groups of staged tensors, which come last
+  std::vector<uint8_t> staged;  // one a tensor: 1 = not sent from where it lies
+  static void Fields(auto& self, auto&& visit) {
+    visit(self.first_group_bytes, self.group_bytes, self.staged);
+  }
 };
 
 struct Token {
@@ -58,6 +61,7 @@ class NcclTransport final : public WeightTransport {
                 const std::string& id)
       : communicator_(communicator),
         group_(std::move(group)),
+        first_group_bytes_(options.first_group_bytes),
         group_bytes_(options.group_bytes),
         library_(std::move(library)),
         device_(options.make_device()),
@@ -66,6 +70,7 @@ class NcclTransport final : public WeightTransport {
     const auto mine = std::find(group_.begin(), group_.end(), communicator_.rank());
     RC_CHECK(mine != group_.end(), "rank ", communicator_.rank(), " is not in the group");
     RC_CHECK_GE(group_.size(), 2u);
+    RC_CHECK_GT(first_group_bytes_, 0u);
     RC_CHECK(group_bytes_ > 0 && group_bytes_ % kChunkAlignment == 0, group_bytes_);
     place_ = static_cast<size_t>(mine - group_.begin());
     RC_CHECK_EQ(id.size(), sizeof id_.internal);
@@ -99,19 +104,19 @@ class NcclTransport final : public WeightTransport {
     SendBulkMessage(communicator_, group_[0], transfer, {}, deadline, service);
     const auto plan =
         Unpack<Plan>(ReceiveBulkMessage(communicator_, group_[0], transfer, deadline, service));
-    if (plan.staged.size() != spans.size())
+    if (plan.first_group_bytes == 0 || plan.staged.size() != spans.size())
       throw Error(StrCat("transfer ", transfer, ": the trainer sends ", plan.staged.size(),
                          " tensors, expected ", spans.size()));
     Try([&] {
       TransferWait wait(deadline, service);
       Join(wait);
       std::vector<Range> whole;
-      std::vector<size_t> sizes;  // of the tensors that follow the first group
+      std::vector<size_t> sizes;  // of the staged tensors
       for (size_t i = 0; i < spans.size(); ++i) {
         sizes.push_back(plan.staged[i] != 0 ? spans[i].size() : 0);
         if (plan.staged[i] == 0) whole.push_back({spans[i].data(), spans[i].size()});
       }
-      Enqueue(whole, wait);
+      EnqueueAll(whole, plan.first_group_bytes, wait);
       for (const Chunk& chunk : CutIntoChunks(sizes, plan.group_bytes)) {
         std::vector<Range> ranges;
         for (const ChunkPiece& piece : chunk)
@@ -128,6 +133,7 @@ class NcclTransport final : public WeightTransport {
   uint64_t Broadcast(uint64_t transfer, std::span<const SourceTensor> tensors, Deadline deadline,
                      const Service& service) {
     Plan plan;
+    plan.first_group_bytes = first_group_bytes_;
     plan.group_bytes = group_bytes_;
     std::vector<bool> staged;
     std::vector<Range> whole;
@@ -146,7 +152,7 @@ class NcclTransport final : public WeightTransport {
     Join(wait);
 
     UpdateDigest digest(tensors);
-    Enqueue(whole, wait);
+    EnqueueAll(whole, plan.first_group_bytes, wait);
     std::unique_ptr<Event> enqueued = device_->Record();
     for (size_t next = 0; next < tensors.size();) {
       next = digest.AddWhole(*beside_, staged, next);
@@ -219,15 +225,29 @@ class NcclTransport final : public WeightTransport {
     while (Busy()) Pause(wait, false);
   }
 
-  /// One group of broadcasts from the trainer, in this order on every rank.
-  void Enqueue(const std::vector<Range>& ranges, TransferWait& wait) {
+  /// Broadcasts from the trainer, in this order on every rank. A group's first byte leaves once all
+  /// its broadcasts are enqueued, which takes NCCL microseconds for each; so the first group is
+  /// small, and each one after it, enqueued while the one before runs, larger: groups cost the
+  /// device something, too.
+  void EnqueueAll(std::span<const Range> ranges, size_t first_group_bytes, TransferWait& wait) {
+    std::vector<size_t> sizes;
+    for (const Range& range : ranges) sizes.push_back(range.bytes);
+    size_t begin = 0;
+    for (const size_t end : GrowingRuns(sizes, first_group_bytes)) {
+      Enqueue(ranges.subspan(begin, end - begin), wait);
+      begin = end;
+    }
+  }
+
+  /// One group.
+  void Enqueue(std::span<const Range> ranges, TransferWait& wait) {
     if (std::all_of(ranges.begin(), ranges.end(), [](const Range& r) { return r.bytes == 0; }))
       return;
     device_->RunOnDevice([&] { Launch(ranges); });
     while (Busy()) Pause(wait, false);
   }
 
-  void Launch(const std::vector<Range>& ranges) {
+  void Launch(std::span<const Range> ranges) {
     library_->Check(library_->group_start(), "ncclGroupStart", comm_);
     nccl::Result result = nccl::kSuccess;
     for (const Range& range : ranges) {
@@ -274,7 +294,7 @@ class NcclTransport final : public WeightTransport {
 
   Communicator& communicator_;
   const std::vector<int> group_;
-  const size_t group_bytes_;
+  const size_t first_group_bytes_, group_bytes_;
   size_t place_ = 0;  // of this rank in the group
   const std::shared_ptr<const nccl::Library> library_;
   nccl::UniqueId id_{};

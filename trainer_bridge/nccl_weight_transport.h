@@ -17,10 +17,13 @@ struct NcclTransportOptions {
   /// The trainer's: bytes of one group of broadcasts of tensors that do not lie as they are sent on
   /// its device. It allocates two such buffers when they are first needed.
   size_t group_bytes = size_t{128} << 20;
+  /// The trainer's: the first group of broadcasts straight from its tensors ends with the tensor
+  /// that brings it to this; later ones grow (GrowingRuns).
+  size_t first_group_bytes = size_t{64} << 20;
 };
 
-/// "nccl": one group of broadcasts straight from the trainer's tensors into the ranks' memory;
-/// tensors that need a cast or lie elsewhere follow in groups of group_bytes. The communicator is
+/// "nccl": grouped broadcasts straight from the trainer's tensors into the ranks' memory; tensors
+/// that need a cast or lie elsewhere follow in groups of group_bytes. The communicator is
 /// non-blocking and is aborted when a transfer fails. Every rank needs the trainer's NCCL version.
 /// The trainer's tensors must be complete (their device synchronised) when Send is called. Where a
 /// PeerLost cannot say which of several ranks is at fault, its rank() is -1.

@@ -187,7 +187,7 @@ void WeightReceiver::Receive() {
   }
   if (!staged) {
     Drain(Clock::now() + AsClock(announce_.drain_s));
-    target_.MarkTorn();
+    target_.MarkTorn(announce_.carried);
     torn_since_ = Clock::now();
   }
   communicator_.Send(trainer_, Encode(UpdateReady{announce_.update}));
@@ -205,15 +205,12 @@ void WeightReceiver::Receive() {
 }
 
 void WeightReceiver::Verify(double receive_s) {
-  const bool staged = announce_.mode == UpdateMode::kStaged;
   const auto start = Clock::now();
   UpdateVerified verified;
   verified.update = announce_.update;
   verified.receive_s = receive_s;
   const std::vector<ManifestEntry>& entries = target_.manifest().entries;
-  std::vector<bool> from_staging(entries.size(), false);
-  for (const uint32_t i : announce_.carried) from_staging[i] = staged;
-  const std::vector<uint64_t> sums = target_.DigestSums(from_staging);
+  const std::vector<uint64_t> sums = target_.DigestSums(announce_.carried, announce_.mode);
   DigestFold payload, store;
   for (const uint32_t i : announce_.carried) payload.Add(sums[i], entries[i].bytes);
   for (size_t i = 0; i < entries.size(); ++i) store.Add(sums[i], entries[i].bytes);

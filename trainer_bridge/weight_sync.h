@@ -142,18 +142,19 @@ class UpdateTarget {
   virtual std::byte* live() = 0;
   /// Allocated on first use; throws Error when there is too little memory.
   virtual std::byte* staging() = 0;
-  /// DigestSum (kernels/digest.h) of every entry of the manifest, taken from staging where
-  /// `staged[i]`, else from live.
-  virtual std::vector<uint64_t> DigestSums(const std::vector<bool>& staged) = 0;
+  /// DigestSum (kernels/digest.h) of every entry of the manifest as a commit would leave it: of the
+  /// entries `carried` by the update from `mode`'s arena, where they are read now; of all others
+  /// from live, where sums of an earlier call may stand for bytes that nobody has written since.
+  virtual std::vector<uint64_t> DigestSums(std::span<const uint32_t> carried, UpdateMode mode) = 0;
 
   /// Holds back admission and waits until what drains under `policy` has finished, or `deadline`.
   /// Calls `service` meanwhile.
   virtual void Drain(InFlightPolicy policy, Deadline deadline, const Service& service) = 0;
   virtual void ResumeAdmission() = 0;
-  /// From here on the live arena may be written: the engine does not step until a commit. The
-  /// scheduler lock is held only to set the mark, so that the rest of the rank (submissions,
-  /// status, heartbeats) is not blocked by a transfer.
-  virtual void MarkTorn() = 0;
+  /// From here on the entries `written` of the live arena may be written: the engine does not step
+  /// until a commit. The scheduler lock is held only to set the mark, so that the rest of the rank
+  /// (submissions, status, heartbeats) is not blocked by a transfer.
+  virtual void MarkTorn(std::span<const uint32_t> written) = 0;
 
   struct Committed {
     PolicyVersion version = 0;

@@ -53,6 +53,12 @@ CpuAxes ThisProcessor() {
   return axes;
 }
 
+const IsaKernels& ProcessorKernels() {
+  static const IsaKernels& best = KernelsAt(
+      KernelChoice<CpuAxes>(FamilyOf("isa"), Profile::kInvariant, "auto").Choose(ThisProcessor()));
+  return best;
+}
+
 const OpFamily<CpuAxes>& FamilyOf(const char* op) {
   static const OpFamily<CpuAxes> isa = Table("isa"), linear = Table("linear"),
                                  attention = Table("attention");

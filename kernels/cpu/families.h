@@ -19,6 +19,9 @@ struct CpuAxes {
 /// Of the processor that runs this.
 CpuAxes ThisProcessor();
 
+/// The best that it runs: for what belongs to no backend.
+const IsaKernels& ProcessorKernels();
+
 /// op "isa" (all that has no key of its own), "linear" or "attention".
 const OpFamily<CpuAxes>& FamilyOf(const char* op);
 

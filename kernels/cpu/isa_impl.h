@@ -468,5 +468,24 @@ void Draw(DrawArgs& a) {
   }
 }
 
+/// DigestMix and DigestKey of kernels/digest.h, again because of their linkage.
+RC_LANE uint64_t MixedWord(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+uint64_t Digest(const void* words, int64_t count, uint64_t key) {
+  constexpr uint64_t kStep = 0x9e3779b97f4a7c15ull;
+  const auto* at = static_cast<const unsigned char*>(words);
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < count; ++i, key += kStep) {
+    uint64_t word;
+    __builtin_memcpy(&word, at + 8 * i, 8);
+    sum += MixedWord(word ^ key);
+  }
+  return sum;
+}
+
 }  // namespace
 }  // namespace rollcast::cpu

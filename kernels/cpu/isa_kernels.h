@@ -86,6 +86,9 @@ struct IsaKernels {
                          const float* acc2, int32_t head_dim);
   SliceStats (*slice_stats)(const float* logits, int32_t n, float scale);
   void (*draw)(DrawArgs& args);
+  /// DigestSum (kernels/digest.h) of `count` whole words at any alignment; `key` is the first
+  /// one's.
+  uint64_t (*digest)(const void* words, int64_t count, uint64_t key);
 };
 
 extern const IsaKernels kPlainKernels;

@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/backend.h"
+#include "kernels/cpu/families.h"
+
 namespace rollcast {
 namespace {
 
@@ -32,6 +35,27 @@ TEST(DigestTest, KnownValues) {
   fold.Add(0xdba611274149d126ull, 8);
   fold.Add(0xe10984d96c8b455dull, 251);
   EXPECT_EQ(fold.value(), 0x649260bb8c3c4d30ull);
+}
+
+TEST(DigestTest, EveryInstructionSetGivesTheSameSum) {
+  const cpu::CpuAxes processor = cpu::ThisProcessor();
+  const std::vector<unsigned char> data = Counting(8 * 203 + 3);
+  for (int place = 0; place < cpu::FamilyOf("isa").size(); ++place) {
+    if (!cpu::FamilyOf("isa").Fits(place, processor)) continue;
+    BackendOptions options;
+    options.isa = cpu::FamilyOf("isa").name(place);
+    const auto digest = cpu::ChooseKernels(options, processor).all.digest;
+    for (const int64_t words : {0, 1, 3, 7, 8, 9, 15, 16, 64, 203}) {
+      uint64_t expected = 0;
+      for (int64_t i = 0; i < words; ++i) {
+        uint64_t word;
+        std::memcpy(&word, data.data() + 3 + 8 * i, 8);
+        expected += DigestWord(word, 40 + static_cast<uint64_t>(i));
+      }
+      EXPECT_EQ(digest(data.data() + 3, words, DigestKey(40)), expected)
+          << options.isa << " " << words;
+    }
+  }
 }
 
 TEST(DigestTest, NothingIsZeroAndAZeroByteIsNot) {

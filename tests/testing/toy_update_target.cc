@@ -49,17 +49,21 @@ std::byte* ToyUpdateTarget::staging() {
   return staging_.data();
 }
 
-std::vector<uint64_t> ToyUpdateTarget::DigestSums(const std::vector<bool>& staged) {
+std::vector<uint64_t> ToyUpdateTarget::DigestSums(std::span<const uint32_t> carried,
+                                                  UpdateMode mode) {
+  std::vector<const std::vector<std::byte>*> arenas(manifest_.entries.size(), &live_);
+  if (mode == UpdateMode::kStaged)
+    for (const uint32_t i : carried) arenas[i] = &staging_;
   std::vector<uint64_t> sums;
   for (size_t i = 0; i < manifest_.entries.size(); ++i) {
     const ManifestEntry& entry = manifest_.entries[i];
-    sums.push_back(DigestSum((staged[i] ? staging_ : live_).data() + entry.offset, entry.bytes));
+    sums.push_back(DigestSum(arenas[i]->data() + entry.offset, entry.bytes));
   }
   return sums;
 }
 
 uint64_t ToyUpdateTarget::Digest() {
-  const std::vector<uint64_t> sums = DigestSums(std::vector<bool>(manifest_.entries.size()));
+  const std::vector<uint64_t> sums = DigestSums({}, UpdateMode::kStaged);
   DigestFold fold;
   for (size_t i = 0; i < sums.size(); ++i) fold.Add(sums[i], manifest_.entries[i].bytes);
   return fold.value();
@@ -71,7 +75,7 @@ void ToyUpdateTarget::Drain(InFlightPolicy, Deadline, const Service& service) {
   service();
 }
 
-void ToyUpdateTarget::MarkTorn() {
+void ToyUpdateTarget::MarkTorn(std::span<const uint32_t>) {
   const std::lock_guard lock(mutex_);
   torn_ = true;
 }

@@ -23,10 +23,10 @@ class ToyUpdateTarget final : public UpdateTarget {
   bool torn() const override;
   std::byte* live() override { return live_.data(); }
   std::byte* staging() override;
-  std::vector<uint64_t> DigestSums(const std::vector<bool>& staged) override;
+  std::vector<uint64_t> DigestSums(std::span<const uint32_t> carried, UpdateMode mode) override;
   void Drain(InFlightPolicy policy, Deadline deadline, const Service& service) override;
   void ResumeAdmission() override { admission_held_ = false; }
-  void MarkTorn() override;
+  void MarkTorn(std::span<const uint32_t> written) override;
   Committed Commit(std::span<const uint32_t> from_staging, PolicyVersion live_version,
                    std::optional<PolicyVersion> version, InFlightPolicy policy) override;
 

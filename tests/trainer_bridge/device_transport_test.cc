@@ -296,13 +296,25 @@ class NcclTransport : public ::testing::Test {
   FakeNccl fake_{ROLLCAST_FAKE_NCCL_22809};
 };
 
-TEST_F(NcclTransport, AWholeUpdateIsOneGroupAndTheCommunicatorIsKept) {
+TEST_F(NcclTransport, ASmallUpdateIsOneGroupAndTheCommunicatorIsKept) {
   Ranks ranks(2, [](int) { return Nccl(); });
   ranks.Run(Direct(1));
   ranks.Run(Direct(2));
   ranks.ExpectArrived(Direct(2));
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(fake_.groups(rank), 2);
   EXPECT_EQ(fake_.live_comms(), 3);
+}
+
+TEST_F(NcclTransport, ALargeUpdateGoesInGrowingGroups) {
+  Ranks ranks(2, [](int rank) {
+    // The ranks go by what the trainer says.
+    return NcclWeightTransport(
+        {Cpu(), ROLLCAST_FAKE_NCCL_22809, kChunkBytes, rank == 0 ? size_t{1000} : size_t{1}});
+  });
+  ranks.Run(Direct(1));
+  ranks.ExpectArrived(Direct(1));
+  // 3000 bytes, then 512 + 1002 + 6 + 2 + 4096, then 1332.
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(fake_.groups(rank), 3);
 }
 
 TEST_F(NcclTransport, OnlyTensorsThatNeedItGoInGroupsOfTheirOwn) {

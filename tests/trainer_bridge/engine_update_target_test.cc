@@ -180,8 +180,57 @@ TEST_F(EngineUpdateTest, ACommitCopiesTheTensorsItNamesAndNoOthers) {
   }
 }
 
+TEST_F(EngineUpdateTest, SumsFollowWhateverAnUpdateWrites) {
+  const ToyEngine other(ToyEngineConfig(), 2), third(ToyEngineConfig(), 3);
+  DeviceTransfer& transfer = toy_.store->transfer();
+  const std::vector<ManifestEntry>& entries = toy_.store->manifest().entries();
+  const auto overwrite = [&](void* arena, const ToyEngine& with, std::span<const uint32_t> which) {
+    for (const uint32_t i : which)
+      transfer.Copy(static_cast<std::byte*>(arena) + entries[i].offset,
+                    static_cast<const std::byte*>(with.store->live()) + entries[i].offset,
+                    entries[i].bytes);
+    transfer.Synchronize();
+  };
+  const auto sum = [&](const void* arena, uint32_t i) {
+    const DeviceRange range{static_cast<const std::byte*>(arena) + entries[i].offset,
+                            entries[i].bytes};
+    return transfer.DigestSums({&range, 1}).front();
+  };
+  const auto expect_sums = [&](std::span<const uint32_t> carried, UpdateMode mode) {
+    const std::vector<uint64_t> sums = target_.DigestSums(carried, mode);
+    ASSERT_EQ(sums.size(), entries.size());
+    for (uint32_t i = 0; i < entries.size(); ++i) {
+      const bool staged = mode == UpdateMode::kStaged &&
+                          std::find(carried.begin(), carried.end(), i) != carried.end();
+      EXPECT_EQ(sums[i], sum(staged ? toy_.store->staging() : toy_.store->live(), i))
+          << entries[i].name;
+    }
+  };
+  const std::vector<uint32_t> first = {0, 3, 4}, second = {3, 5};
+  // Dropped after it was verified: nothing of it is live.
+  overwrite(toy_.store->staging(), other, first);
+  expect_sums(first, UpdateMode::kStaged);
+  expect_sums(second, UpdateMode::kStaged);
+  overwrite(toy_.store->staging(), other, first);
+  expect_sums(first, UpdateMode::kStaged);
+  target_.Commit(first, 0, std::nullopt, InFlightPolicy::kKeep);
+  expect_sums({}, UpdateMode::kStaged);
+  // In place, and once more after a try that did not get as far as its sums.
+  for (const ToyEngine* source : {&third, &other}) {
+    target_.MarkTorn(second);
+    overwrite(toy_.store->live(), *source, second);
+  }
+  expect_sums(second, UpdateMode::kInPlace);
+  target_.Commit({}, 1, std::nullopt, InFlightPolicy::kKeep);
+  // Entry 3 has been in place and staged by now; a commit without sums before it forgets.
+  overwrite(toy_.store->staging(), third, first);
+  target_.Commit(first, 2, std::nullopt, InFlightPolicy::kKeep);
+  expect_sums(second, UpdateMode::kInPlace);
+  expect_sums({}, UpdateMode::kStaged);
+}
+
 TEST_F(EngineUpdateTest, ATornStoreDoesNotStepUntilACommit) {
-  target_.MarkTorn();
+  target_.MarkTorn({});
   EXPECT_TRUE(target_.torn());
   ASSERT_EQ(toy_.engine->Submit(ToyRequest(1, 5, 2)), "");
   std::vector<Completion> finished;
