@@ -10,6 +10,13 @@ namespace rollcast::cuda {
 
 namespace {
 
+// The driver maps an allocation of whole 512 MiB with pages of that size, any other with 2 MiB. A
+// copy engine looks pages up one at a time: 15 GB of another GPU's memory came at 394 GB/s with the
+// large pages, with the small at 300 after anything else had used the GPU, and at 225 beside a load
+// (two H200s, driver 580). From where that is at most a fifth more memory.
+constexpr size_t kLargePage = size_t{512} << 20;
+constexpr size_t kLargePageFrom = 5 * kLargePage;
+
 class StreamEvent final : public Event {
  public:
   StreamEvent(int device, cudaStream_t stream) : device_(device) {
@@ -69,7 +76,12 @@ int ParseDevice(const std::string& name) {
 Buffer AllocateDeviceMemory(int device, size_t bytes) {
   const DeviceScope scope(device);
   void* data = nullptr;
-  const cudaError_t status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
+  cudaError_t status = cudaErrorMemoryAllocation;
+  if (bytes >= kLargePageFrom) {
+    status = cudaMalloc(&data, (bytes + kLargePage - 1) / kLargePage * kLargePage);
+    if (status == cudaErrorMemoryAllocation) cudaGetLastError();
+  }
+  if (status == cudaErrorMemoryAllocation) status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     size_t free = 0, total = 0;
