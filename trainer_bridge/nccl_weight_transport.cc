@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "trainer_bridge/bulk_message.h"
@@ -13,6 +14,7 @@
 namespace rollcast {
 namespace {
 
+constexpr auto kEnqueues = std::chrono::microseconds(500);
 // For kernels to leave the device once their communicator is aborted.
 constexpr auto kQuiet = std::chrono::seconds(10);
 
@@ -244,6 +246,9 @@ class NcclTransport final : public WeightTransport {
     if (std::all_of(ranges.begin(), ranges.end(), [](const Range& r) { return r.bytes == 0; }))
       return;
     device_->RunOnDevice([&] { Launch(ranges); });
+    // NCCL enqueues on a thread of its own, in less than a pause would take.
+    for (const Deadline soon = Clock::now() + kEnqueues; Busy() && Clock::now() < soon;)
+      std::this_thread::yield();
     while (Busy()) Pause(wait, false);
   }
 

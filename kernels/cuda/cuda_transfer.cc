@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_raii.h"
@@ -162,21 +163,33 @@ std::unique_ptr<DeviceTransfer> MakeCudaTransfer(const std::string& device) {
   return std::make_unique<cuda::CudaTransfer>(cuda::ParseDevice(device));
 }
 
+namespace {
+
+using PointerGetAttribute = decltype(&cuPointerGetAttribute);
+
+/// Null while the process has no driver. Whoever uses CUDA in it, we or a trainer's library, has
+/// loaded one. Found once: an update asks for each of its tensors.
+PointerGetAttribute LoadedPointerGetAttribute() {
+  static std::atomic<PointerGetAttribute> found{nullptr};
+  if (found == nullptr) {
+    // Left open: the driver is to stay where the pointer points.
+    if (void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD))
+      found = reinterpret_cast<PointerGetAttribute>(dlsym(driver, "cuPointerGetAttribute"));
+  }
+  return found;
+}
+
+}  // namespace
+
 int CudaDeviceOfMemory(const void* memory) {
-  // Whoever uses CUDA in this process, we or a trainer's library, has loaded the driver.
-  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  if (driver == nullptr) return -1;
-  const auto get_attribute =
-      reinterpret_cast<decltype(&cuPointerGetAttribute)>(dlsym(driver, "cuPointerGetAttribute"));
+  const PointerGetAttribute get_attribute = LoadedPointerGetAttribute();
+  if (get_attribute == nullptr) return -1;
   const auto address = reinterpret_cast<CUdeviceptr>(memory);
   CUmemorytype type{};
   int device = -1;
-  CUresult result = CUDA_ERROR_NOT_INITIALIZED;
-  if (get_attribute != nullptr)
-    result = get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+  CUresult result = get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
   if (result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE)
     result = get_attribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
-  dlclose(driver);
   // An address that CUDA does not know is ordinary host memory.
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE &&
       result != CUDA_ERROR_NOT_INITIALIZED)
