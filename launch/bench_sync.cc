@@ -247,11 +247,37 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
   return 0;
 }
 
+/// The weights of a store, each an allocation of its own as those of a training framework are.
+class TrainerTensors {
+ public:
+  explicit TrainerTensors(WeightStore& store) : store_(store) {
+    for (const ManifestEntry& entry : store.manifest().entries()) {
+      memory_.push_back(store.transfer().Allocate(entry.bytes));
+      tensors_.push_back({entry.name, entry.dtype, entry.shape, memory_.back().data()});
+    }
+  }
+  std::span<const NamedTensor> tensors() const { return tensors_; }
+  void Refill(uint64_t seed) {
+    FillForTiming(store_, seed);
+    const std::vector<ManifestEntry>& entries = store_.manifest().entries();
+    for (size_t i = 0; i < entries.size(); ++i)
+      store_.transfer().Copy(memory_[i].data(),
+                             static_cast<const char*>(store_.live()) + entries[i].offset,
+                             entries[i].bytes);
+    store_.transfer().Synchronize();
+  }
+
+ private:
+  WeightStore& store_;
+  std::vector<Buffer> memory_;
+  std::vector<NamedTensor> tensors_;
+};
+
 int RunTrainerSide(const Config& config, const BenchOptions& options, World& world,
                    const Roles& roles) {
   const std::unique_ptr<Backend> backend = MakeRankBackend(config, world, roles);
   WeightStore store(BenchedModel(options), *backend);
-  FillForTiming(store, 0);
+  TrainerTensors tensors(store);
   const std::vector<int> ranks = roles.workers();
   std::vector<std::string> reports;
   size_t ready = 0;
@@ -286,10 +312,6 @@ int RunTrainerSide(const Config& config, const BenchOptions& options, World& wor
   };
   wait_until([&] { return ready == ranks.size(); }, config.sync.startup_s, "starting the ranks");
 
-  std::vector<NamedTensor> tensors;
-  for (const ManifestEntry& entry : store.manifest().entries())
-    tensors.push_back(
-        {entry.name, entry.dtype, entry.shape, static_cast<char*>(store.live()) + entry.offset});
   UpdateOptions update;
   update.mode = ParseUpdateMode(config.sync.mode);
   update.deadline = Seconds(config.sync.deadline_s);
@@ -299,9 +321,9 @@ int RunTrainerSide(const Config& config, const BenchOptions& options, World& wor
   SleepFor(kWarmUp, service);
   // The first update connects the ranks and opens memory; it is not one of those reported.
   for (int i = 0; i <= options.updates; ++i) {
-    FillForTiming(store, static_cast<uint64_t>(i) + 1);
+    tensors.Refill(static_cast<uint64_t>(i) + 1);
     SleepFor(kBetween, service);
-    const SyncReport report = publisher.Publish(update, tensors);
+    const SyncReport report = publisher.Publish(update, tensors.tensors());
     if (!report.committed || !report.error.empty())
       throw Error(StrCat("bench sync: update ", i, ": ", report.error));
     transport = report.transport;

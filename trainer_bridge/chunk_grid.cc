@@ -33,7 +33,7 @@ std::vector<size_t> GrowingRuns(std::span<const size_t> sizes, size_t first_byte
     bytes += sizes[tensor];
     if (bytes < aim) continue;
     ends.push_back(tensor + 1);
-    aim *= 2;
+    aim *= 8;
     bytes = 0;
   }
   if (!sizes.empty() && (ends.empty() || ends.back() < sizes.size())) ends.push_back(sizes.size());

@@ -23,8 +23,8 @@ constexpr size_t kChunkAlignment = 256;  // bytes
 std::vector<Chunk> CutIntoChunks(std::span<const size_t> sizes, size_t chunk_bytes);
 
 /// Runs of whole tensors, as the index after each run's last: the first run ends with the tensor
-/// that brings it to `first_bytes` (not 0), each one after it with that which brings it to twice
-/// the aim of the run before.
+/// that brings it to `first_bytes` (not 0), each one after it with that which brings it to eight
+/// times the aim of the run before.
 std::vector<size_t> GrowingRuns(std::span<const size_t> sizes, size_t first_bytes);
 
 }  // namespace rollcast

@@ -80,29 +80,35 @@ class IpcTransport final : public WeightTransport {
   const char* name() const override { return "ipc"; }
   bool broken() const override { return broken_; }
 
+  void Prepare(uint64_t transfer, std::span<const SourceTensor> tensors) override {
+    prepared_ = Prepared();
+    prepared_.transfer = transfer;
+    const std::vector<size_t> sizes = WireSizes(tensors);
+    prepared_.chunks = Cut(sizes);
+    SharedTensors shared = ShareWireMemory(tensors, sizes);
+    for (size_t i = 0; i < tensors.size(); ++i)
+      prepared_.staged.push_back(sizes[i] > 0 && shared.tensors[i].empty());
+    const std::vector<bool> through = RingChunks(prepared_.chunks, prepared_.staged);
+    for (size_t i = 0; i < through.size(); ++i)
+      if (through[i]) prepared_.ring.push_back(i);
+    if (!prepared_.ring.empty()) shared.ring = ShareRing();
+    prepared_.message = Pack(shared);
+  }
+
   uint64_t Send(uint64_t transfer, std::span<const SourceTensor> tensors, Deadline deadline,
                 const Service& service) override {
     RC_CHECK_EQ(place_, 0u);
-    const std::vector<size_t> sizes = WireSizes(tensors);
-    const std::vector<Chunk> chunks = Cut(sizes);
+    if (prepared_.transfer != transfer) Prepare(transfer, tensors);
+    const auto [prepared_for, chunks, staged, ring, message] = std::exchange(prepared_, Prepared());
     UpdateDigest digest(tensors);
     if (chunks.empty()) return digest.value();
-    SharedTensors shared = ShareWireMemory(tensors, sizes);
-    std::vector<bool> staged;
-    for (size_t i = 0; i < tensors.size(); ++i)
-      staged.push_back(sizes[i] > 0 && shared.tensors[i].empty());
-    std::vector<size_t> ring;  // the chunks that go through it
-    const std::vector<bool> through = RingChunks(chunks, staged);
-    for (size_t i = 0; i < chunks.size(); ++i)
-      if (through[i]) ring.push_back(i);
-    if (!ring.empty()) shared.ring = ShareRing();
 
     const auto publish = [&](size_t filled) {  // chunks of the ring
       Publish(transfer, filled < ring.size() ? ring[filled] : chunks.size());
     };
     Attempt attempt(*this);
     publish(0);
-    SendBulkMessage(communicator_, group_[1], transfer, Pack(shared), deadline, service);
+    SendBulkMessage(communicator_, group_[1], transfer, message, deadline, service);
     TransferWait wait(deadline, service);
     size_t filled = 0, digested = 0;
     for (;;) {
@@ -223,6 +229,15 @@ class IpcTransport final : public WeightTransport {
     bool succeeded_ = false;
   };
 
+  /// What Send needs, from Prepare.
+  struct Prepared {
+    uint64_t transfer = 0;  // no transfer has this number
+    std::vector<Chunk> chunks;
+    std::vector<bool> staged;
+    std::vector<size_t> ring;  // the chunks that go through it
+    std::vector<std::byte> message;
+  };
+
   struct Opened {
     Buffer memory;
     uint64_t last_used = 0;  // transfer
@@ -327,7 +342,8 @@ class IpcTransport final : public WeightTransport {
   const std::unique_ptr<DeviceTransfer> device_;
   const std::unique_ptr<DeviceTransfer> beside_;  // for checksums, while others copy
   StagedSource source_;
-  std::vector<Buffer> ring_;              // trainer only
+  Prepared prepared_;  // trainer only, as ring_ is
+  std::vector<Buffer> ring_;
   std::map<std::string, Opened> opened_;  // by handle
   bool broken_ = false;
 };

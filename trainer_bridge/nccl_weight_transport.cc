@@ -91,9 +91,28 @@ class NcclTransport final : public WeightTransport {
   const char* name() const override { return "nccl"; }
   bool broken() const override { return broken_; }
 
+  void Prepare(uint64_t transfer, std::span<const SourceTensor> tensors) override {
+    prepared_ = Prepared();
+    prepared_.transfer = transfer;
+    const std::vector<size_t> sizes = WireSizes(tensors);
+    Plan plan;
+    plan.first_group_bytes = first_group_bytes_;
+    plan.group_bytes = group_bytes_;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const bool staged = sizes[i] > 0 && !IsWireMemory(tensors[i], *device_);
+      prepared_.staged.push_back(staged);
+      plan.staged.push_back(staged);
+      prepared_.staged_sizes.push_back(staged ? sizes[i] : 0);
+      auto* data = static_cast<std::byte*>(const_cast<void*>(tensors[i].data));
+      if (!staged) prepared_.whole.push_back({data, sizes[i]});
+    }
+    prepared_.message = Pack(plan);
+  }
+
   uint64_t Send(uint64_t transfer, std::span<const SourceTensor> tensors, Deadline deadline,
                 const Service& service) override {
     RC_CHECK_EQ(place_, 0u);
+    if (prepared_.transfer != transfer) Prepare(transfer, tensors);
     HearFromAll(transfer, deadline, service);
     uint64_t digest = 0;
     Try([&] { digest = Broadcast(transfer, tensors, deadline, service); });
@@ -134,28 +153,18 @@ class NcclTransport final : public WeightTransport {
  private:
   uint64_t Broadcast(uint64_t transfer, std::span<const SourceTensor> tensors, Deadline deadline,
                      const Service& service) {
-    Plan plan;
-    plan.first_group_bytes = first_group_bytes_;
-    plan.group_bytes = group_bytes_;
-    std::vector<bool> staged;
-    std::vector<Range> whole;
-    const std::vector<size_t> sizes = WireSizes(tensors);
-    std::vector<size_t> staged_sizes;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      staged.push_back(sizes[i] > 0 && !IsWireMemory(tensors[i], *device_));
-      plan.staged.push_back(staged.back());
-      staged_sizes.push_back(staged.back() ? sizes[i] : 0);
-      auto* data = static_cast<std::byte*>(const_cast<void*>(tensors[i].data));
-      if (!staged.back()) whole.push_back({data, sizes[i]});
-    }
+    const auto [prepared_for, staged, staged_sizes, whole, message] =
+        std::exchange(prepared_, Prepared());
     for (size_t place = 1; place < group_.size(); ++place)
-      SendBulkMessage(communicator_, group_[place], transfer, Pack(plan), deadline, service);
+      SendBulkMessage(communicator_, group_[place], transfer, message, deadline, service);
     TransferWait wait(deadline, service);
     Join(wait);
 
     UpdateDigest digest(tensors);
-    EnqueueAll(whole, plan.first_group_bytes, wait);
+    const std::unique_ptr<Event> last_begins = EnqueueAll(whole, first_group_bytes_, wait);
     std::unique_ptr<Event> enqueued = device_->Record();
+    // A checksum holds all multiprocessors: groups that it was ahead of would wait for it.
+    if (last_begins != nullptr) Await(*last_begins, wait);
     for (size_t next = 0; next < tensors.size();) {
       next = digest.AddWhole(*beside_, staged, next);
       Busy();
@@ -230,15 +239,20 @@ class NcclTransport final : public WeightTransport {
   /// Broadcasts from the trainer, in this order on every rank. A group's first byte leaves once all
   /// its broadcasts are enqueued, which takes NCCL microseconds for each; so the first group is
   /// small, and each one after it, enqueued while the one before runs, larger: groups cost the
-  /// device something, too.
-  void EnqueueAll(std::span<const Range> ranges, size_t first_group_bytes, TransferWait& wait) {
+  /// device something, too. The event is there when the last group is about to run; null when there
+  /// is one at most.
+  std::unique_ptr<Event> EnqueueAll(std::span<const Range> ranges, size_t first_group_bytes,
+                                    TransferWait& wait) {
     std::vector<size_t> sizes;
     for (const Range& range : ranges) sizes.push_back(range.bytes);
     size_t begin = 0;
+    std::unique_ptr<Event> event;
     for (const size_t end : GrowingRuns(sizes, first_group_bytes)) {
+      if (begin > 0) event = device_->Record();
       Enqueue(ranges.subspan(begin, end - begin), wait);
       begin = end;
     }
+    return event;
   }
 
   /// One group.
@@ -297,6 +311,15 @@ class NcclTransport final : public WeightTransport {
     return text;
   }
 
+  /// What Send needs, from Prepare.
+  struct Prepared {
+    uint64_t transfer = 0;  // no transfer has this number
+    std::vector<bool> staged;
+    std::vector<size_t> staged_sizes;  // of those tensors, 0 for the others
+    std::vector<Range> whole;          // the others
+    std::vector<std::byte> message;
+  };
+
   Communicator& communicator_;
   const std::vector<int> group_;
   const size_t first_group_bytes_, group_bytes_;
@@ -306,8 +329,9 @@ class NcclTransport final : public WeightTransport {
   const std::unique_ptr<DeviceTransfer> device_;  // its stream is NCCL's
   const std::unique_ptr<DeviceTransfer> beside_;  // for casts and checksums
   StagedSource source_;
-  std::array<Buffer, 2> buffers_;  // trainer only
-  nccl::Comm comm_ = nullptr;      // made in the first transfer
+  Prepared prepared_;  // trainer only, as buffers_ are
+  std::array<Buffer, 2> buffers_;
+  nccl::Comm comm_ = nullptr;  // made in the first transfer
   bool broken_ = false;
 };
 

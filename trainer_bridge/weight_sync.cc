@@ -233,23 +233,25 @@ void WeightPublisher::Announce(Update& update) {
 }
 
 void WeightPublisher::Transfer(Update& update) {
+  if (transports_.empty() || transport_group_ != update.announce.group) {
+    transport_group_ = update.announce.group;
+    transports_.push_back(
+        transport_maker_->make(communicator_, transport_group_, transport_token_));
+  }
+  WeightTransport& transport = *transports_.back();
+  transport.Prepare(update.announce.update, update.plan.sources);
   SendToAll(Encode(UpdateBegin{update.announce.update}));
   const std::vector<int> missing =
       WaitForAll(update, update.decide_by, [](const RankState& state) { return state.ready; });
   if (!missing.empty())
     throw Failure{
         StrCat("begin: ", ListRanks(missing), " not ready within ", update.decide_s(), " s")};
-  if (transports_.empty() || transport_group_ != update.announce.group) {
-    transport_group_ = update.announce.group;
-    transports_.push_back(
-        transport_maker_->make(communicator_, transport_group_, transport_token_));
-  }
   const Service serve = [&] {
     WaitForAll(update, Clock::now(), [](const RankState&) { return true; });
   };
   try {
-    update.sent_digest = transports_.back()->Send(update.announce.update, update.plan.sources,
-                                                  update.decide_by, serve);
+    update.sent_digest =
+        transport.Send(update.announce.update, update.plan.sources, update.decide_by, serve);
   } catch (const PeerLost& lost) {
     throw Failure{StrCat("transfer: ", lost.what())};
   }

@@ -33,6 +33,10 @@ class WeightTransport {
   /// True when a failed transfer has left it unusable; a new one is made for the next update.
   virtual bool broken() const = 0;
 
+  /// group[0]: does what Send of the same `transfer` and tensors, if it follows, needs no rank for,
+  /// so that the ranks wait less. Not necessary.
+  virtual void Prepare([[maybe_unused]] uint64_t transfer,
+                       [[maybe_unused]] std::span<const SourceTensor> tensors) {}
   /// group[0]: sends `tensors` in order. Returns the checksum of what was sent: DigestFold
   /// (kernels/digest.h) over the tensors in their wire dtypes. `transfer` grows from update to
   /// update. Throws PeerLost at `deadline`; Communicator::SendBulk says what holds

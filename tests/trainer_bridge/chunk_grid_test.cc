@@ -31,14 +31,14 @@ TEST(ChunkGrid, CutsInOrderAndPacksSmallTensorsTogether) {
   EXPECT_TRUE(CutIntoChunks(std::vector<size_t>{0, 0}, 256).empty());
 }
 
-TEST(ChunkGrid, EachRunTakesTwiceTheBytesOfTheOneBefore) {
-  const std::vector<size_t> sizes = {10, 0, 90, 150, 49, 1, 399, 1, 5};
-  // 100, 200, 400 and the rest.
+TEST(ChunkGrid, EachRunTakesEightTimesTheBytesOfTheOneBefore) {
+  const std::vector<size_t> sizes = {10, 0, 90, 150, 649, 1, 6399, 1, 5};
+  // 100, 800, 6400 and the rest.
   EXPECT_EQ(GrowingRuns(sizes, 100), (std::vector<size_t>{3, 6, 8, 9}));
   EXPECT_EQ(GrowingRuns(sizes, 1), (std::vector<size_t>{1, 3, 4, 5, 7, 9}));
-  EXPECT_EQ(GrowingRuns(sizes, 1000), (std::vector<size_t>{9}));
-  // The next aim is twice the aim, not twice what the run had.
-  EXPECT_EQ(GrowingRuns(std::vector<size_t>{500, 2, 4, 3}, 1), (std::vector<size_t>{1, 2, 3, 4}));
+  EXPECT_EQ(GrowingRuns(sizes, 100000), (std::vector<size_t>{9}));
+  // The next aim is eight times the aim, not eight times what the run had.
+  EXPECT_EQ(GrowingRuns(std::vector<size_t>{500, 8, 64, 3}, 1), (std::vector<size_t>{1, 2, 3, 4}));
   EXPECT_TRUE(GrowingRuns({}, 1).empty());
 }
 

@@ -309,11 +309,11 @@ TEST_F(NcclTransport, ALargeUpdateGoesInGrowingGroups) {
   Ranks ranks(2, [](int rank) {
     // The ranks go by what the trainer says.
     return NcclWeightTransport(
-        {Cpu(), ROLLCAST_FAKE_NCCL_22809, kChunkBytes, rank == 0 ? size_t{1000} : size_t{1}});
+        {Cpu(), ROLLCAST_FAKE_NCCL_22809, kChunkBytes, rank == 0 ? size_t{500} : size_t{1}});
   });
   ranks.Run(Direct(1));
   ranks.ExpectArrived(Direct(1));
-  // 3000 bytes, then 512 + 1002 + 6 + 2 + 4096, then 1332.
+  // 3000 bytes, then 512 + 1002 + 6 + 2 + 4096 (4000 wanted), then 1332.
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(fake_.groups(rank), 3);
 }
 
