@@ -263,6 +263,39 @@ TEST_P(AttentionTest, MatchesReferenceAndDoesNotDependOnTheBatch) {
   }
 }
 
+TEST_P(AttentionTest, ALongContextIsExactToItsEnd) {
+  for (const AttentionCase& c : {AttentionCase{7, 1, 128, 16, 0}, AttentionCase{4, 2, 64, 32, 5000},
+                                 AttentionCase{3, 1, 80, 64, 0}}) {
+    SCOPED_TRACE(StrCat(c.heads, "/", c.kv_heads, " window ", c.window));
+    const int max_context = 12288;
+    OpLimits limits;
+    limits.max_rows = limits.max_segments = limits.max_samples = 64;
+    limits.hidden_size = limits.intermediate_size = limits.vocab_size = 64;
+    limits.num_heads = c.heads;
+    limits.num_kv_heads = c.kv_heads;
+    limits.head_dim = c.dim;
+    limits.page_size = c.page_size;
+    limits.num_pages = 4 * max_context / c.page_size;
+    limits.max_context = max_context;
+    const auto reserved = MakeBackend(ParseDevice(GetParam()));
+    reserved->Reserve(limits);
+    AttentionSetup setup(*reserved, random, c, max_context, {max_context, 8193, 4096, 2050});
+    const std::vector<AttentionSetup::Segment> decode = {
+        {0, max_context - 1, 1}, {1, 8192, 1}, {2, 4095, 1}, {3, 2049, 1}};
+    const size_t width = static_cast<size_t>(c.heads) * c.dim;
+    std::vector<float> q = random.Normal(decode.size() * width);
+    const std::vector<float> out = setup.Run(*reserved, decode, q);
+    EXPECT_TRUE(Matches(*reserved, out, setup.Reference(q), 1e-5, Precision::kRounded));
+    // The same rows as the last of a prompt's chunk.
+    std::vector<float> chunk_q = random.Normal(20 * width);
+    std::copy_n(q.begin() + width, width, chunk_q.end() - width);
+    const std::vector<float> chunk = setup.Run(*reserved, {{1, 8173, 20}}, chunk_q);
+    EXPECT_TRUE(Matches(*reserved, chunk, setup.Reference(chunk_q), 1e-5, Precision::kRounded));
+    EXPECT_TRUE(SameBits(std::vector<float>(chunk.end() - width, chunk.end()),
+                         std::vector<float>(out.begin() + width, out.begin() + 2 * width)));
+  }
+}
+
 // The list of slices that a GPU's decode works through has room for every sequence at its longest,
 // however many share their pages, on both sides of the number from which sequences are no longer
 // cut.
