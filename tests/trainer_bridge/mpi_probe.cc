@@ -14,19 +14,6 @@
 #include "trainer_bridge/roles.h"
 #include "trainer_bridge/weight_sync.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-// Open MPI keeps memory until the process ends and unloads the modules that the leaks would be
-// suppressed by. Leaks of our own code show in the tests with ranks as threads.
-extern "C" const char* __asan_default_options() { return "detect_leaks=0"; }
-#endif
-#if defined(__SANITIZE_THREAD__)
-// Open MPI is not compiled with the sanitizer, which therefore does not see how it synchronises.
-extern "C" const char* __tsan_default_suppressions() {
-  return "called_from_lib:libmpi\ncalled_from_lib:libopen-rte\ncalled_from_lib:libopen-pal\n"
-         "called_from_lib:libpmix\ncalled_from_lib:mca_\n";
-}
-#endif
-
 namespace rollcast {
 namespace {
 
