@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_raii.h"
@@ -77,8 +78,8 @@ Buffer AllocateDeviceMemory(int device, size_t bytes) {
   const DeviceScope scope(device);
   void* data = nullptr;
   cudaError_t status = cudaErrorMemoryAllocation;
-  if (bytes >= kLargePageFrom) {
-    status = cudaMalloc(&data, (bytes + kLargePage - 1) / kLargePage * kLargePage);
+  if (const size_t rest = bytes % kLargePage; bytes >= kLargePageFrom && rest != 0) {
+    status = cudaMalloc(&data, bytes + std::min(kLargePage - rest, SIZE_MAX - bytes));
     if (status == cudaErrorMemoryAllocation) cudaGetLastError();
   }
   if (status == cudaErrorMemoryAllocation) status = cudaMalloc(&data, std::max<size_t>(bytes, 1));
