@@ -6,7 +6,7 @@
 namespace rollcast::cpu {
 
 const IsaKernels kAvx2Kernels = {"avx2",         Product,       RmsNorm,         Convert, SiluMul,
-                                 AttentionSlice, AttentionFold, SliceStatistics, Draw, Digest};
+                                 AttentionSlice, AttentionFold, SliceStatistics, Draw,    Digest};
 
 }  // namespace rollcast::cpu
 #endif  // __x86_64__

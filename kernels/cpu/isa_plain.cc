@@ -6,6 +6,6 @@
 namespace rollcast::cpu {
 
 const IsaKernels kPlainKernels = {"plain",        Product,       RmsNorm,         Convert, SiluMul,
-                                  AttentionSlice, AttentionFold, SliceStatistics, Draw, Digest};
+                                  AttentionSlice, AttentionFold, SliceStatistics, Draw,    Digest};
 
 }  // namespace rollcast::cpu
