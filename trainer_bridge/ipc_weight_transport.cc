@@ -99,7 +99,10 @@ class IpcTransport final : public WeightTransport {
                 const Service& service) override {
     RC_CHECK_EQ(place_, 0u);
     if (prepared_.transfer != transfer) Prepare(transfer, tensors);
-    const auto [prepared_for, chunks, staged, ring, message] = std::exchange(prepared_, Prepared());
+    const Prepared prepared = std::exchange(prepared_, Prepared());
+    const std::vector<Chunk>& chunks = prepared.chunks;
+    const std::vector<bool>& staged = prepared.staged;
+    const std::vector<size_t>& ring = prepared.ring;
     UpdateDigest digest(tensors);
     if (chunks.empty()) return digest.value();
 
@@ -108,7 +111,7 @@ class IpcTransport final : public WeightTransport {
     };
     Attempt attempt(*this);
     publish(0);
-    SendBulkMessage(communicator_, group_[1], transfer, message, deadline, service);
+    SendBulkMessage(communicator_, group_[1], transfer, prepared.message, deadline, service);
     TransferWait wait(deadline, service);
     size_t filled = 0, digested = 0;
     for (;;) {

@@ -153,15 +153,15 @@ class NcclTransport final : public WeightTransport {
  private:
   uint64_t Broadcast(uint64_t transfer, std::span<const SourceTensor> tensors, Deadline deadline,
                      const Service& service) {
-    const auto [prepared_for, staged, staged_sizes, whole, message] =
-        std::exchange(prepared_, Prepared());
+    const Prepared prepared = std::exchange(prepared_, Prepared());
+    const std::vector<bool>& staged = prepared.staged;
     for (size_t place = 1; place < group_.size(); ++place)
-      SendBulkMessage(communicator_, group_[place], transfer, message, deadline, service);
+      SendBulkMessage(communicator_, group_[place], transfer, prepared.message, deadline, service);
     TransferWait wait(deadline, service);
     Join(wait);
 
     UpdateDigest digest(tensors);
-    const std::unique_ptr<Event> last_begins = EnqueueAll(whole, first_group_bytes_, wait);
+    const std::unique_ptr<Event> last_begins = EnqueueAll(prepared.whole, first_group_bytes_, wait);
     std::unique_ptr<Event> enqueued = device_->Record();
     // A checksum holds all multiprocessors: groups that it was ahead of would wait for it.
     if (last_begins != nullptr) Await(*last_begins, wait);
@@ -173,7 +173,7 @@ class NcclTransport final : public WeightTransport {
     // While one buffer is being broadcast, the other is filled and summed.
     std::array<std::unique_ptr<Event>, 2> sent;
     size_t turn = 0;
-    for (const Chunk& chunk : CutIntoChunks(staged_sizes, group_bytes_)) {
+    for (const Chunk& chunk : CutIntoChunks(prepared.staged_sizes, group_bytes_)) {
       Buffer& buffer = buffers_[turn];
       if (buffer.data() == nullptr) buffer = device_->Allocate(group_bytes_);
       if (sent[turn] != nullptr) Await(*sent[turn], wait);
