@@ -8,6 +8,7 @@
 #include "kernels/check.h"
 #include "kernels/dispatch.h"
 #include "launch/command.h"
+#include "rollout/unicode.h"
 
 namespace rollcast {
 
@@ -153,7 +154,7 @@ int Run(const Command& command, const ConfigFlags& flags) {
 }
 
 int Fail(int status, const std::string& message) {
-  std::cerr << "rollcast: " << message << std::endl;
+  std::cerr << "rollcast: " << OneLine(message) << std::endl;
   return status;
 }
 

@@ -10,6 +10,8 @@
 
 #include "kernels/check.h"
 #include "launch/config.h"
+#include "launch/output_path.h"
+#include "rollout/writer_lock.h"
 
 namespace rollcast {
 
@@ -99,13 +101,40 @@ std::string RenderMetrics(const RankMetrics& metrics) {
   return out.Text();
 }
 
-std::string MetricsFile(const std::string& path, int rank) {
-  return FillIn(path, "{rank}", std::to_string(rank));
+namespace {
+
+/// All of them begin with the first family of RenderMetrics.
+constexpr OutputKind kMetricsOutput{"an earlier metrics file", "# HELP rollcast_policy_version "};
+
+struct MetricsNames {
+  MetricsNames(const std::string& path, int rank)
+      : file(FillIn(path, "{rank}", std::to_string(rank))), temporary(file + ".new") {}
+
+  void RequireReplaceable() const {
+    try {
+      // It is there to be replaced: that needs no --overwrite.
+      for (const std::string& name : {file, temporary})
+        rollcast::RequireReplaceable(name, /*overwrite=*/true, kMetricsOutput);
+    } catch (const Error& e) {
+      throw Error(StrCat("metrics.file ", e.what()));
+    }
+  }
+
+  const std::string file, temporary;
+};
+
+}  // namespace
+
+void PrepareMetricsFile(const std::string& path, int rank) {
+  const MetricsNames names(path, rank);
+  PrepareFolder(names.file);
+  names.RequireReplaceable();
 }
 
 void WriteMetricsFile(const std::string& path, const RankMetrics& metrics) {
-  const std::string name = MetricsFile(path, metrics.rank);
-  const std::string temporary = name + ".new";
+  const MetricsNames names(path, metrics.rank);
+  names.RequireReplaceable();
+  const auto& [name, temporary] = names;
   std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
   file << RenderMetrics(metrics);
   file.close();

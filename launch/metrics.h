@@ -21,11 +21,13 @@ struct RankMetrics {
 /// The text exposition format, version 0.0.4.
 std::string RenderMetrics(const RankMetrics& metrics);
 
-/// `path`, in which "{rank}" stands for the rank.
-std::string MetricsFile(const std::string& path, int rank);
+/// Creates the folders above the file `path`, in which "{rank}" stands for the rank. Throws Error
+/// when that fails, or when something other than an earlier metrics file is there.
+void PrepareMetricsFile(const std::string& path, int rank);
 
-/// Replaces MetricsFile(path, metrics.rank) as a whole, so that a reader never sees
-/// half of it. Throws Error when it cannot be written.
+/// Replaces that file as a whole, so that a reader never sees half of it: it writes a file of that
+/// name with ".new" behind it, and renames it. Throws Error when it cannot be written, or when
+/// something other than an earlier metrics file has one of the names.
 void WriteMetricsFile(const std::string& path, const RankMetrics& metrics);
 
 }  // namespace rollcast

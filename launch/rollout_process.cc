@@ -118,7 +118,7 @@ std::string RunRolloutRank(const Config& config, World& world, const Roles& role
   const bool coordinates = world.rank() == roles.workers().front();
   if (coordinates && !config.rollout.output.empty())
     PrepareOutput(config.rollout.output, config.rollout.overwrite, config.rollout.prompts);
-  if (!config.metrics.file.empty()) PrepareFolder(MetricsFile(config.metrics.file, world.rank()));
+  if (!config.metrics.file.empty()) PrepareMetricsFile(config.metrics.file, world.rank());
   std::unique_ptr<Scorer> scorer;
   if (config.scorer.kind != "none") scorer = MakeScorer(config.scorer);
   const std::string& device = roles.ranks[static_cast<size_t>(world.rank())].device;

@@ -123,7 +123,7 @@ FileToReplace::FileToReplace(const std::filesystem::path& path, const OutputKind
     if (Names(path, fd_)) {
       if (!IsOfKind(fd_, kind.signature))
         fail(StrCat("is not ", kind.name,
-                    ", and --overwrite replaces nothing else; name another output, or remove it"));
+                    ", and nothing else is replaced; name another output, or remove it"));
       return;
     }
     ::close(std::exchange(fd_, -1));

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "rollout/unicode.h"
+
 namespace rollcast {
 
 namespace {
@@ -246,7 +248,7 @@ void TellOfFailure(Communicator& communicator, const Roles& roles,
   try {
     const int rank = communicator.rank();
     const int coordinator = roles.workers().front();
-    const std::vector<std::byte> bytes = EncodeJob(FailMessage{why});
+    const std::vector<std::byte> bytes = EncodeJob(FailMessage{OneLine(why)});
     if (rank != coordinator) {
       communicator.Send(coordinator, bytes);
     } else {

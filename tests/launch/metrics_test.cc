@@ -7,9 +7,13 @@
 #include <iterator>
 
 #include "kernels/check.h"
+#include "tests/testing/expect_error.h"
+#include "tests/testing/temporary_dir.h"
 
 namespace rollcast {
 namespace {
+
+using testing::ExpectError;
 
 RankMetrics Sample() {
   RankMetrics m;
@@ -50,9 +54,10 @@ TEST(Metrics, ShowsTheLastUpdateByPhase) {
 }
 
 TEST(Metrics, FileIsReplacedWholeAndNamedByRank) {
-  const auto folder = std::filesystem::temp_directory_path() / "rollcast_metrics_test";
-  std::filesystem::create_directories(folder);
+  const testing::TemporaryDir dir;
+  const auto folder = dir.path() / "new";
   const std::string pattern = (folder / "rollcast-{rank}.prom").string();
+  PrepareMetricsFile(pattern, 2);
   WriteMetricsFile(pattern, Sample());
   WriteMetricsFile(pattern, Sample());
   std::ifstream file(folder / "rollcast-2.prom");
@@ -60,6 +65,37 @@ TEST(Metrics, FileIsReplacedWholeAndNamedByRank) {
   EXPECT_FALSE(std::filesystem::exists(folder / "rollcast-2.prom.new"));
   std::filesystem::remove_all(folder);
   EXPECT_THROW(WriteMetricsFile(pattern, Sample()), Error);
+}
+
+TEST(Metrics, ReplacesNothingButMetrics) {
+  const testing::TemporaryDir dir;
+  const auto path = dir.path() / "m.prom";
+  const auto expect_refused = [&](const std::string& message) {
+    const std::string key = "metrics.file " + dir.path().string();
+    ExpectError([&] { PrepareMetricsFile(path, 0); }, {key, message});
+    ExpectError([&] { WriteMetricsFile(path, Sample()); }, {key, message});
+  };
+  const auto text = [&](const char* name) {
+    std::ifstream file(dir.path() / name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  std::ofstream(path) << "up{job=\"mine\"} 1\n";
+  expect_refused(
+      "m.prom: is not an earlier metrics file, and nothing else is replaced; name another output, "
+      "or remove it");
+  EXPECT_EQ(text("m.prom"), "up{job=\"mine\"} 1\n");
+  std::filesystem::rename(path, dir.path() / "m.prom.new");
+  expect_refused("m.prom.new: is not an earlier metrics file");
+  EXPECT_EQ(text("m.prom.new"), "up{job=\"mine\"} 1\n");
+  std::filesystem::remove(dir.path() / "m.prom.new");
+  std::filesystem::create_symlink("/dev/null", path);
+  expect_refused("m.prom: is a symbolic link to /dev/null");
+  std::filesystem::remove(path);
+  for (int run = 0; run < 2; ++run) {
+    PrepareMetricsFile(path, 0);
+    WriteMetricsFile(path, Sample());
+  }
+  EXPECT_EQ(text("m.prom"), RenderMetrics(Sample()));
 }
 
 }  // namespace

@@ -313,7 +313,7 @@ def begin_mpi(level):
 
 def fails(client, _):
     client.rollout(PROMPTS, 1)
-    raise ValueError("the loss is not finite")
+    raise ValueError("the loss is not finite:\n  loss: nan")
 
 
 def interrupted(client, _):
