@@ -124,7 +124,7 @@ void RolloutRank::Dispatch(Message message) {
     return;
   }
   if (std::holds_alternative<WorkMessage>(*job) || std::holds_alternative<StartMessage>(*job) ||
-      std::holds_alternative<AbortMessage>(*job)) {
+      (std::holds_alternative<AbortMessage>(*job) && source != trainer_)) {
     HandleAsWorker(std::move(*job));
   } else if (coordinator_ == nullptr) {
     HandleAsWorker(std::move(*job));

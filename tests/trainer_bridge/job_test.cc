@@ -337,6 +337,37 @@ TEST(JobTest, CollectGivesWhatThereIsAtItsTimeout) {
   job.client().Finish(60s);
 }
 
+TEST(JobTest, WhatALateRolloutHasLeftCanBeCancelled) {
+  ToyJob job({});
+  TrainerClient& client = job.client();
+  client.WaitUntilStarted();
+  ExpectError([&] { client.Rollout(ToyPrompts(8), 32, Sampling(100), false, 1ms); },
+              {"rollout: ",
+               " of 8 groups within 0.001 s; those are in the trajectory file alone, the "
+               "other ",
+               " go on: collect or cancel them"});
+  ExpectError([&] { Rollout(job, ToyPrompts(1), 1); },
+              {" groups of earlier submissions are pending; collect or cancel them first"});
+  const size_t before = job.appended().size();
+  const Collected cancelled = client.Cancel(60s);
+  EXPECT_EQ(cancelled.pending_groups, 0);
+  EXPECT_EQ(cancelled.trajectories.size(), 8 * 32 - before);
+  int aborted = 0;
+  for (const Trajectory& t : cancelled.trajectories) {
+    if (t.outcome == Outcome::kCompleted) continue;
+    ++aborted;
+    EXPECT_EQ(t.outcome, Outcome::kAborted);
+    EXPECT_EQ(t.message, "cancelled by the trainer");
+    EXPECT_LT(t.completion.size(), 100u);
+  }
+  EXPECT_GT(aborted, 0);
+  EXPECT_EQ(job.appended().size(), 8u * 32);
+  EXPECT_EQ(client.Cancel(60s).groups, 0) << "nothing is pending";
+  for (const Trajectory& t : Rollout(job, ToyPrompts(2), 3))
+    EXPECT_EQ(t.outcome, Outcome::kCompleted) << t.message;
+  client.Finish(60s);
+}
+
 TEST(JobTest, AFailedTrainerTellsAllRanksWhy) {
   ToyJob job({});
   job.client().WaitUntilStarted();
@@ -385,6 +416,7 @@ TEST(JobTest, ADurationThatIsNoneIsAnErrorAndTheJobGoesOn) {
     ExpectError([&] { client.Manifest(wrong); }, {"the timeout of Manifest", text});
     ExpectError([&] { client.Stats(wrong); }, {"the timeout of Stats", text});
     ExpectError([&] { client.Finish(wrong); }, {"the timeout of Finish", text});
+    ExpectError([&] { client.Cancel(wrong); }, {"the timeout of Cancel", text});
     if (s != 0) ExpectError([&] { client.Collect(1, wrong); }, {"the timeout of Collect is "});
     UpdateOptions update = Update(UpdateMode::kStaged);
     update.deadline = wrong;
