@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "launch/log.h"
@@ -24,27 +25,29 @@ namespace {
 // Writes the rank's metrics file every metrics.interval_s.
 class MetricsWriter {
  public:
-  MetricsWriter(const MetricsSettings& settings, int rank) : settings_(settings) {
+  MetricsWriter(const MetricsSettings& settings, int rank) : interval_s_(settings.interval_s) {
     metrics_.rank = rank;
+    if (!settings.file.empty()) file_.emplace(settings.file, rank);
   }
 
   RankMetrics& metrics() { return metrics_; }
 
   void WriteIfDue(const RolloutWorker& worker) {
     const auto now = Clock::now();
-    if (settings_.file.empty() || now < due_) return;
-    due_ = now + std::chrono::duration_cast<Clock::duration>(
-                     std::chrono::duration<double>(settings_.interval_s));
+    if (!file_ || now < due_) return;
+    due_ = now +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(interval_s_));
     Write(worker);
   }
   void Write(const RolloutWorker& worker) {
-    if (settings_.file.empty()) return;
+    if (!file_) return;
     metrics_.engine = worker.stats().engine;
-    WriteMetricsFile(settings_.file, metrics_);
+    file_->Write(metrics_);
   }
 
  private:
-  const MetricsSettings& settings_;
+  const double interval_s_;
+  std::optional<MetricsFile> file_;
   RankMetrics metrics_;
   Clock::time_point due_{};
 };
@@ -118,7 +121,7 @@ std::string RunRolloutRank(const Config& config, World& world, const Roles& role
   const bool coordinates = world.rank() == roles.workers().front();
   if (coordinates && !config.rollout.output.empty())
     PrepareOutput(config.rollout.output, config.rollout.overwrite, config.rollout.prompts);
-  if (!config.metrics.file.empty()) PrepareMetricsFile(config.metrics.file, world.rank());
+  MetricsWriter metrics(config.metrics, world.rank());
   std::unique_ptr<Scorer> scorer;
   if (config.scorer.kind != "none") scorer = MakeScorer(config.scorer);
   const std::string& device = roles.ranks[static_cast<size_t>(world.rank())].device;
@@ -159,7 +162,6 @@ std::string RunRolloutRank(const Config& config, World& world, const Roles& role
   worker_options.max_outstanding = config.rollout.max_outstanding;
   RolloutWorker worker(*model.engine, model.tokenizer.get(), std::move(scorer), worker_options);
   EngineUpdateTarget target(*model.engine, *model.store);
-  MetricsWriter metrics(config.metrics, world.rank());
 
   RolloutRankSeams seams;
   seams.append = [&](std::span<const Trajectory> trajectories) {
