@@ -13,6 +13,7 @@
 #include "launch/signals.h"
 #include "rollout/rollout_worker.h"
 #include "rollout/trajectory_file.h"
+#include "rollout/unicode.h"
 #include "trainer_bridge/device_choice.h"
 #include "trainer_bridge/engine_update_target.h"
 #include "trainer_bridge/rollout_rank.h"
@@ -76,7 +77,7 @@ void CloseAfter(const std::exception& failure, TrajectoryFile& file) {
     // looked for its own.
     const int signal = StopSignal();
     file.Close(signal != 0 ? RunEnd::StoppedBy(SignalName(signal))
-                           : RunEnd::Failed(failure.what()));
+                           : RunEnd::Failed(OneLine(failure.what())));
   } catch (const std::exception& e) {
     LogWarn(e.what());
   }

@@ -57,7 +57,12 @@ TEST_F(PythonTest, AnExceptionInTheScriptEndsTheJobWithItsText) {
                      "finite:\\n  loss: nan\n"),
             std::string::npos)
       << err;
-  EXPECT_EQ(TrajectoryReader(Output()).rows(), 3);
+  const TrajectoryReader reader(Output());
+  EXPECT_EQ(reader.rows(), 3);
+  EXPECT_EQ(
+      reader.end(),
+      "failed: the trainer (rank 0) has failed: ValueError: the loss is not finite:\\n  loss: "
+      "nan");
 }
 
 TEST_F(PythonTest, AScriptThatHasMpiForOneThreadIsToldSo) {
