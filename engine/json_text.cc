@@ -59,8 +59,13 @@ std::string Cleaned(std::string_view what, std::string_view text, size_t end) {
 // Builds the value; its methods are what the parser calls, and false ends the parsing.
 class Builder {
  public:
-  Builder(std::string_view text, std::string_view name, size_t first_line)
-      : text_(text), name_(name), first_line_(first_line), seen_(text.data()) {}
+  Builder(std::string_view text, std::string_view name, size_t first_line,
+          LargeIntegers large_integers)
+      : text_(text),
+        name_(name),
+        first_line_(first_line),
+        large_integers_(large_integers),
+        seen_(text.data()) {}
 
   json Parse() {
     const char* end = text_.data() + text_.size();
@@ -73,7 +78,16 @@ class Builder {
   bool boolean(bool value) { return Put(value); }
   bool number_integer(json::number_integer_t value) { return Put(value); }
   bool number_unsigned(json::number_unsigned_t value) { return Put(value); }
-  bool number_float(json::number_float_t value, const std::string&) { return Put(value); }
+  bool number_float(json::number_float_t value, const std::string& literal) {
+    if (large_integers_ == LargeIntegers::kRefused &&
+        literal.find_first_of(".eE") == std::string::npos) {
+      // To its first character: the one behind the number has been read, if there is one.
+      const bool ends_text = seen_ == text_.data() + text_.size() && literal.back() == seen_[-1];
+      seen_ -= literal.size() - (ends_text ? 1 : 0);
+      Fail(StrCat("the integer ", literal, " is beyond 64 bits; write it as a text, in quotes"));
+    }
+    return Put(value);
+  }
   bool string(std::string& value) { return Put(std::move(value)); }
   bool binary(json::binary_t& value) { return Put(std::move(value)); }
   bool start_object(size_t) { return Open(json::object()); }
@@ -140,6 +154,7 @@ class Builder {
 
   const std::string_view text_, name_;
   const size_t first_line_;
+  const LargeIntegers large_integers_;
   const char* seen_;  // behind the last character that was read
   json root_;
   std::vector<json*> open_;  // objects and arrays around the next value
@@ -149,8 +164,9 @@ class Builder {
 }  // namespace
 
 template <class Json>
-Json ParseJson(std::string_view text, std::string_view name, size_t first_line) {
-  return Builder(text, name, first_line).Parse();
+Json ParseJson(std::string_view text, std::string_view name, size_t first_line,
+               LargeIntegers large_integers) {
+  return Builder(text, name, first_line, large_integers).Parse();
 }
 
 template <class Json>
@@ -162,7 +178,7 @@ const char* JsonKind(const Json& value) {
   return value.is_array() ? "an array" : "an object";
 }
 
-template json ParseJson<json>(std::string_view, std::string_view, size_t);
+template json ParseJson<json>(std::string_view, std::string_view, size_t, LargeIntegers);
 template const char* JsonKind<json>(const json&);
 
 }  // namespace rollcast

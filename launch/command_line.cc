@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <limits>
@@ -8,6 +9,7 @@
 #include "kernels/check.h"
 #include "kernels/dispatch.h"
 #include "launch/command.h"
+#include "rollout/unicode.h"
 
 namespace rollcast {
 
@@ -41,14 +43,21 @@ bool IsFlag(const std::string& key) {
   return field != nullptr && std::holds_alternative<bool*>(field->value);
 }
 
-/// The option parser itself takes "-1" for an unsigned number.
-uint64_t ParseUnsigned(const std::string& text, const std::string& name) {
-  uint64_t value = 0;
+/// The option parser itself takes "-1" for an unsigned number, and the nearest number of the type
+/// for one that is too large.
+template <class T>
+T ParseNumber(const std::string& text, const std::string& name) {
+  T value{};
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end)
-    throw CLI::ValidationError(name, StrCat("expected an integer from 0 to ",
-                                            std::numeric_limits<uint64_t>::max(), ", got ", text));
+  bool good = error == std::errc() && stop == end;
+  std::string expected = "a number";
+  if constexpr (std::is_floating_point_v<T>)
+    good = good && std::isfinite(value);
+  else
+    expected = StrCat("an integer from ", std::numeric_limits<T>::min(), " to ",
+                      std::numeric_limits<T>::max());
+  if (!good) throw CLI::ValidationError(name, StrCat("expected ", expected, ", got ", text));
   return value;
 }
 
@@ -61,20 +70,21 @@ CLI::Option* AddOption(CLI::App& app, const CommandOption& option) {
         } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
           return app.add_option_function<std::string>(
               option.names, [target](const std::string& text) { *target = text; }, option.help);
-        } else if constexpr (std::is_same_v<T, std::optional<uint64_t>> ||
-                             std::is_same_v<T, uint64_t>) {
-          return app.add_option_function<std::string>(
+        } else if constexpr (std::is_arithmetic_v<T> ||
+                             std::is_same_v<T, std::optional<uint64_t>>) {
+          using Number = std::conditional_t<std::is_arithmetic_v<T>, T, uint64_t>;
+          CLI::Option* added = app.add_option_function<std::string>(
               option.names,
               [target, name = option.names](const std::string& text) {
-                *target = ParseUnsigned(text, name);
+                *target = ParseNumber<Number>(text, name);
               },
               option.help);
+          if constexpr (std::is_arithmetic_v<T>) added->default_str(StrCat(*target));
+          return added->type_name(std::is_floating_point_v<Number> ? "FLOAT" : "INT");
         } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
           return app.add_option(option.names, *target, option.help)->allow_extra_args(false);
-        } else if constexpr (std::is_same_v<T, std::string>) {
-          return app.add_option(option.names, *target, option.help);
         } else {
-          return app.add_option(option.names, *target, option.help)->capture_default_str();
+          return app.add_option(option.names, *target, option.help);
         }
       },
       option.value);
@@ -153,7 +163,7 @@ int Run(const Command& command, const ConfigFlags& flags) {
 }
 
 int Fail(int status, const std::string& message) {
-  std::cerr << "rollcast: " << message << std::endl;
+  std::cerr << "rollcast: " << OneLine(message) << std::endl;
   return status;
 }
 

@@ -173,8 +173,10 @@ void ListLog(FieldList& list, LogSettings& c) {
 
 void ListMetrics(FieldList& list, MetricsSettings& c) {
   list.Table("metrics", "counters of this rank as Prometheus text", /*per_rank=*/true);
-  list.Add("file", c.file,
-           "rewritten whole every interval_s; {rank} stands for the rank; empty = none");
+  list.Add(
+      "file", c.file,
+      "rewritten whole every interval_s; {rank} stands for the rank; an earlier metrics file is "
+      "replaced, nothing else; empty = none");
   list.Add("interval_s", c.interval_s, "seconds between two writes",
            {.min = 0, .max = 86400, .above = true, .choices = {}});
 }

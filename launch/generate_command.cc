@@ -27,25 +27,6 @@ namespace {
 constexpr size_t kWarnings = 5;  // refusals and failures that are told one by one
 constexpr size_t kPreviewCharacters = 100;
 
-// The first `limit` characters of `text` on one line.
-std::string OneLine(const std::string& text, size_t limit) {
-  std::string valid, out;
-  AppendLossyUtf8(text, /*at_end=*/true, valid);
-  std::string_view rest = valid;
-  for (size_t count = 0; !rest.empty(); ++count) {
-    if (count == limit) return out + " ...";
-    const CodePoint c = FirstCodePoint(rest);
-    if (c.value == '\n')
-      out += "\\n";
-    else if (c.value < 0x20 || (c.value >= 0x7f && c.value < 0xa0))
-      out += fmt::format("\\x{:02x}", static_cast<unsigned>(c.value));
-    else
-      out += rest.substr(0, c.length);
-    rest.remove_prefix(c.length);
-  }
-  return out;
-}
-
 /// On the coordinator: keeps the queue short and filled, and counts what comes back.
 class Generation {
  public:

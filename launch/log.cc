@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/check.h"
+#include "rollout/unicode.h"
 
 namespace rollcast {
 
@@ -44,8 +45,7 @@ void Log(LogLevel level, std::string_view message) {
   constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::trace, spdlog::level::debug,
                                                    spdlog::level::info, spdlog::level::warn,
                                                    spdlog::level::err};
-  spdlog::default_logger_raw()->log(kLevels[static_cast<int>(level)],
-                                    spdlog::string_view_t(message.data(), message.size()));
+  spdlog::default_logger_raw()->log(kLevels[static_cast<int>(level)], OneLine(message));
 }
 
 }  // namespace rollcast

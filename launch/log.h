@@ -12,7 +12,7 @@ enum class LogLevel { kTrace, kDebug, kInfo, kWarn, kError };
 /// Opens the log of this process; `who` stands in every line ("rank 2", "trainer"). Throws Error
 /// when the file cannot be opened. Before the first call Log writes at level info, without a name.
 void OpenLog(const LogSettings& settings, std::string_view who);
-/// Any thread. One line a call.
+/// Any thread. One line a call: line breaks and other control characters are escaped.
 void Log(LogLevel level, std::string_view message);
 
 inline void LogInfo(std::string_view message) { Log(LogLevel::kInfo, message); }

@@ -1,7 +1,9 @@
 #include "launch/metrics.h"
 
+#include <fcntl.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -10,6 +12,8 @@
 
 #include "kernels/check.h"
 #include "launch/config.h"
+#include "launch/output_path.h"
+#include "rollout/writer_lock.h"
 
 namespace rollcast {
 
@@ -99,18 +103,57 @@ std::string RenderMetrics(const RankMetrics& metrics) {
   return out.Text();
 }
 
-std::string MetricsFile(const std::string& path, int rank) {
-  return FillIn(path, "{rank}", std::to_string(rank));
+namespace {
+
+/// All of them begin with the first family of RenderMetrics.
+constexpr OutputKind kMetricsOutput{"an earlier metrics file", "# HELP rollcast_policy_version "};
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::string& path, int rank)
+    : hint_(path.find("{rank}") != path.npos
+                ? ""
+                : "; {rank} in the name keeps the files of several ranks apart"),
+      name_(FillIn(path, "{rank}", std::to_string(rank))),
+      temporary_(name_ + ".new") {
+  PrepareFolder(name_);
+  RequireReplaceable();
 }
 
-void WriteMetricsFile(const std::string& path, const RankMetrics& metrics) {
-  const std::string name = MetricsFile(path, metrics.rank);
-  const std::string temporary = name + ".new";
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+MetricsFile::~MetricsFile() {
+  if (written_ >= 0) ::close(written_);
+}
+
+void MetricsFile::RequireReplaceable() const {
+  try {
+    // It is there to be replaced: that needs no --overwrite.
+    for (const std::string& name : {name_, temporary_})
+      if (!IsOpenAs(name, written_))
+        rollcast::RequireReplaceable(name, /*overwrite=*/true, kMetricsOutput);
+  } catch (const Error& e) {
+    Fail(e.what());
+  }
+}
+
+void MetricsFile::Fail(const std::string& why) const {
+  throw Error(StrCat("metrics.file ", why, hint_));
+}
+
+void MetricsFile::Write(const RankMetrics& metrics) {
+  RequireReplaceable();
+  errno = 0;
+  std::ofstream file(temporary_, std::ios::binary | std::ios::trunc);
   file << RenderMetrics(metrics);
   file.close();
-  if (!file || std::rename(temporary.c_str(), name.c_str()) != 0)
-    throw Error(StrCat("metrics.file ", name, ": cannot be written: ", std::strerror(errno)));
+  const int fd = file ? ::open(temporary_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
+  if (fd >= 0) HoldAsWriter(fd);
+  if (fd < 0 || std::rename(temporary_.c_str(), name_.c_str()) != 0) {
+    const std::string why = std::strerror(errno);
+    if (fd >= 0) ::close(fd);
+    Fail(StrCat(name_, ": cannot be written: ", why));
+  }
+  if (written_ >= 0) ::close(written_);
+  written_ = fd;
 }
 
 }  // namespace rollcast

@@ -47,6 +47,34 @@ bool Replayable(const TrajectoryRow& row, int64_t version) {
          !t.mixed_kv;
 }
 
+/// Why the weights of `now` may be others than those that `reader`'s file was made with.
+std::string WhyOtherWeights(const TrajectoryReader& reader, Config now) {
+  Config recorded;
+  try {
+    recorded = ParseConfig(reader.info().config, "the file's configuration");
+  } catch (const Error& e) {
+    return fmt::format("what settings it was made with is not known: {}", e.what());
+  }
+  const FieldList then_list = ListFields(recorded), now_list = ListFields(now);
+  std::string differ, remedy;
+  for (const Field& field : then_list.fields()) {
+    if (field.table() != "model") continue;
+    const std::string then_value = ToToml(field.value);
+    const std::string now_value = ToToml(now_list.Find(field.key)->value);
+    if (then_value == now_value) continue;
+    differ += fmt::format("{}{} = {} (here {})", differ.empty() ? "" : ", ", field.key, then_value,
+                          now_value);
+    // A folder may have moved; any other setting has to be the same.
+    if (!field.per_rank) remedy += fmt::format(" --set {}={}", field.key, then_value);
+  }
+  if (differ.empty())
+    return "its settings of [model] are the same, so the files in that folder have changed since";
+  return fmt::format("it was made with {}; give {}", differ,
+                     remedy.empty()
+                         ? "the folder of those weights, or --version for those of a later policy"
+                         : remedy.substr(1));
+}
+
 Request RequestOf(const Trajectory& t, uint64_t id, const Tokenizer* tokenizer) {
   Request request;
   request.id = id;
@@ -83,9 +111,11 @@ int RunReplay(const Config& config, const ReplayOptions& options, std::ostream& 
   if (options.version == 0) {
     const uint64_t digest = model.store->Digest(model.store->live());
     if (digest != reader.info().model_digest)
-      throw Error(fmt::format(
-          "{} was made with weights of digest {:016x}; those of {} have {:016x}",
-          options.file.string(), reader.info().model_digest, config.model.path, digest));
+      throw Error(
+          fmt::format("{}: was made with weights of digest {:016x}, and those of {} have "
+                      "{:016x}: {}",
+                      options.file.string(), reader.info().model_digest, config.model.path, digest,
+                      WhyOtherWeights(reader, config)));
   }
 
   Progress progress;

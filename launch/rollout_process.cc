@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "launch/log.h"
@@ -12,6 +13,7 @@
 #include "launch/signals.h"
 #include "rollout/rollout_worker.h"
 #include "rollout/trajectory_file.h"
+#include "rollout/unicode.h"
 #include "trainer_bridge/device_choice.h"
 #include "trainer_bridge/engine_update_target.h"
 #include "trainer_bridge/rollout_rank.h"
@@ -24,27 +26,29 @@ namespace {
 // Writes the rank's metrics file every metrics.interval_s.
 class MetricsWriter {
  public:
-  MetricsWriter(const MetricsSettings& settings, int rank) : settings_(settings) {
+  MetricsWriter(const MetricsSettings& settings, int rank) : interval_s_(settings.interval_s) {
     metrics_.rank = rank;
+    if (!settings.file.empty()) file_.emplace(settings.file, rank);
   }
 
   RankMetrics& metrics() { return metrics_; }
 
   void WriteIfDue(const RolloutWorker& worker) {
     const auto now = Clock::now();
-    if (settings_.file.empty() || now < due_) return;
-    due_ = now + std::chrono::duration_cast<Clock::duration>(
-                     std::chrono::duration<double>(settings_.interval_s));
+    if (!file_ || now < due_) return;
+    due_ = now +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(interval_s_));
     Write(worker);
   }
   void Write(const RolloutWorker& worker) {
-    if (settings_.file.empty()) return;
+    if (!file_) return;
     metrics_.engine = worker.stats().engine;
-    WriteMetricsFile(settings_.file, metrics_);
+    file_->Write(metrics_);
   }
 
  private:
-  const MetricsSettings& settings_;
+  const double interval_s_;
+  std::optional<MetricsFile> file_;
   RankMetrics metrics_;
   Clock::time_point due_{};
 };
@@ -73,7 +77,7 @@ void CloseAfter(const std::exception& failure, TrajectoryFile& file) {
     // looked for its own.
     const int signal = StopSignal();
     file.Close(signal != 0 ? RunEnd::StoppedBy(SignalName(signal))
-                           : RunEnd::Failed(failure.what()));
+                           : RunEnd::Failed(OneLine(failure.what())));
   } catch (const std::exception& e) {
     LogWarn(e.what());
   }
@@ -118,7 +122,7 @@ std::string RunRolloutRank(const Config& config, World& world, const Roles& role
   const bool coordinates = world.rank() == roles.workers().front();
   if (coordinates && !config.rollout.output.empty())
     PrepareOutput(config.rollout.output, config.rollout.overwrite, config.rollout.prompts);
-  if (!config.metrics.file.empty()) PrepareFolder(MetricsFile(config.metrics.file, world.rank()));
+  MetricsWriter metrics(config.metrics, world.rank());
   std::unique_ptr<Scorer> scorer;
   if (config.scorer.kind != "none") scorer = MakeScorer(config.scorer);
   const std::string& device = roles.ranks[static_cast<size_t>(world.rank())].device;
@@ -159,7 +163,6 @@ std::string RunRolloutRank(const Config& config, World& world, const Roles& role
   worker_options.max_outstanding = config.rollout.max_outstanding;
   RolloutWorker worker(*model.engine, model.tokenizer.get(), std::move(scorer), worker_options);
   EngineUpdateTarget target(*model.engine, *model.store);
-  MetricsWriter metrics(config.metrics, world.rank());
 
   RolloutRankSeams seams;
   seams.append = [&](std::span<const Trajectory> trajectories) {

@@ -1,7 +1,6 @@
 #include "launch/score_command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <fstream>
@@ -18,7 +17,7 @@
 #include "launch/output_path.h"
 #include "launch/progress.h"
 #include "launch/rollout_process.h"
-#include "launch/signals.h"
+#include "launch/unfinished_file.h"
 #include "rollout/hdf5.h"
 
 namespace rollcast {
@@ -81,9 +80,7 @@ std::vector<Row> ReadRows(const std::filesystem::path& path) {
 class ScoreFile {
  public:
   explicit ScoreFile(const std::filesystem::path& path)
-      : path_(path),
-        written_{fmt::format("{}.tmp.{}", path.string(), getpid())},
-        file_(Hdf5File::Create(written_.path, /*overwrite=*/true)) {}
+      : unfinished_(path), file_(Hdf5File::Create(unfinished_.written(), /*overwrite=*/true)) {}
 
   void Write(size_t row, const Completion& completion) {
     const std::string group = fmt::format("row_{}", row);
@@ -96,31 +93,17 @@ class ScoreFile {
   }
   void Commit() {
     file_.Close();
-    std::error_code error;
-    std::filesystem::rename(written_.path, path_, error);
-    if (error)
-      throw Error(fmt::format("{}: cannot be written: {}", path_.string(), error.message()));
+    unfinished_.Commit();
   }
 
  private:
-  // A member before the file: removed also when the file's creation fails halfway.
-  struct Temporary {
-    const std::filesystem::path path;
-    ~Temporary() {
-      std::error_code ignored;
-      std::filesystem::remove(path, ignored);
-    }
-  };
-
-  const std::filesystem::path path_;
-  const Temporary written_;
+  UnfinishedFile unfinished_;  // removes it also when its creation fails halfway
   Hdf5File file_;
 };
 
 }  // namespace
 
 int RunScore(const Config& config, const ScoreOptions& options) {
-  CatchSignals();
   OpenLog(config.log, "score");
   const std::vector<Row> rows = ReadRows(options.input);
   PrepareOutput(options.output, options.overwrite, options.input);
@@ -134,7 +117,6 @@ int RunScore(const Config& config, const ScoreOptions& options) {
   size_t submitted = 0, done = 0;
   std::vector<Completion> finished;
   while (done < rows.size()) {
-    ThrowIfSignalled();
     // Logits of a row take T * vocab floats, so no more rows than decode together are under way.
     for (; submitted < rows.size() &&
            submitted - done < static_cast<size_t>(engine.config().max_running);

@@ -1,16 +1,16 @@
 #include "launch/tokenize_command.h"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "engine/json_text.h"
 #include "kernels/check.h"
 #include "launch/output_path.h"
+#include "launch/unfinished_file.h"
 #include "rollout/tokenizer.h"
 
 namespace rollcast {
@@ -20,48 +20,36 @@ namespace {
 /// Rows start so, because objects are written in the order of their keys.
 constexpr OutputKind kTokenRows{"an output of rollcast tokenize", "{\"decoded\":"};
 
-/// Writes to a file beside `path` and renames it in Commit, so that `path` is never half written.
-/// What is not a regular file (a pipe, a terminal) is written directly.
-class AtomicFile {
+/// `path` once it is complete. What is not a regular file (a pipe, a terminal) is written directly.
+class RowsFile {
  public:
-  AtomicFile(const std::filesystem::path& path, bool renames)
-      : path_(path), written_(path), renames_(renames) {
-    if (renames_) written_ += StrCat(".tmp.", getpid());
+  RowsFile(const std::filesystem::path& path, bool stream) : path_(path) {
+    if (!stream) unfinished_.emplace(path);
     errno = 0;
-    out_.open(written_, std::ios::binary | std::ios::trunc);
-    Check("cannot be written");
+    out_.open(stream ? path : unfinished_->written(), std::ios::binary | std::ios::trunc);
+    Check();
   }
-  ~AtomicFile() {
-    std::error_code ignored;
-    if (renames_ && !committed_) std::filesystem::remove(written_, ignored);
-  }
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
 
   void Write(const std::string& text) {
     out_ << text;
-    Check("cannot be written");
+    Check();
   }
   void Commit() {
     out_.close();
-    Check("cannot be written");
-    std::error_code error;
-    if (renames_) std::filesystem::rename(written_, path_, error);
-    if (error) throw Error(StrCat(path_.string(), ": cannot be written: ", error.message()));
-    committed_ = true;
+    Check();
+    if (unfinished_) unfinished_->Commit();
   }
 
  private:
-  void Check(const char* what) {
+  void Check() {
     if (out_.good()) return;
-    throw Error(StrCat(path_.string(), ": ", what, errno != 0 ? ": " : "",
+    throw Error(StrCat(path_.string(), ": cannot be written", errno != 0 ? ": " : "",
                        errno != 0 ? std::strerror(errno) : ""));
   }
 
-  std::filesystem::path path_, written_;
+  const std::filesystem::path path_;
+  std::optional<UnfinishedFile> unfinished_;  // outlives out_
   std::ofstream out_;
-  const bool renames_;
-  bool committed_ = false;
 };
 
 /// A pipe, a terminal, or another device, also behind a link such as /dev/stdout.
@@ -91,7 +79,7 @@ int RunTokenize(const TokenizeOptions& options) {
     throw Error(StrCat(options.input.string(), ": cannot be read"));
   const bool stream = IsStream(options.output);
   if (!stream) PrepareOutput(options.output, options.overwrite, options.input, kTokenRows);
-  AtomicFile out(options.output, /*renames=*/!stream);
+  RowsFile out(options.output, stream);
   std::string line;
   for (size_t number = 1; std::getline(in, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;

@@ -74,8 +74,13 @@ FieldValue ReadTomlValue(std::string_view text) {
     if (table.size() == 1) return ToValue(*table.get("value"));
   } catch (const toml::parse_error&) {
   }
+  // What has the form of an integer is refused for one reason alone.
+  const std::string_view digits = text.substr(text.starts_with('-') || text.starts_with('+'));
+  const bool is_integer =
+      !digits.empty() && digits.find_first_not_of("0123456789") == digits.npos && digits[0] != '0';
   return {std::monostate(),
-          StrCat(text, ", which is no TOML value (1, 0.5, true, \"text\", [1, 2])")};
+          StrCat(text, is_integer ? ", an integer beyond 64 bits"
+                                  : ", which is no TOML value (1, 0.5, true, \"text\", [1, 2])")};
 }
 
 }  // namespace rollcast

@@ -172,24 +172,26 @@ const Bpe::Merge* Bpe::MergeTable::Find(int32_t left, int32_t right) const {
   return slot.pair == kEmpty ? nullptr : &slot.merge;
 }
 
-void Bpe::Tokenize(std::string_view piece, Workspace& workspace, std::vector<int32_t>& ids) const {
-  if (!words_are_independent_) return TokenizeWord(piece, workspace, ids);
+void Bpe::Tokenize(std::string_view piece, Workspace& workspace, Polling& polling,
+                   std::vector<int32_t>& ids) const {
+  if (!words_are_independent_) return TokenizeWord(piece, workspace, polling, ids);
   size_t begin = 0;
   bool after_mark = true;
   for (size_t i = 0; i < piece.size();) {
     const bool mark = piece.substr(i, kSpaceMark.size()) == kSpaceMark;
     if (mark && !after_mark) {
-      TokenizeWord(piece.substr(begin, i - begin), workspace, ids);
+      TokenizeWord(piece.substr(begin, i - begin), workspace, polling, ids);
       begin = i;
     }
     after_mark = mark;
     i += mark ? kSpaceMark.size() : 1;
   }
-  TokenizeWord(piece.substr(begin), workspace, ids);
+  TokenizeWord(piece.substr(begin), workspace, polling, ids);
 }
 
-void Bpe::TokenizeWord(std::string_view word, Workspace& workspace,
+void Bpe::TokenizeWord(std::string_view word, Workspace& workspace, Polling& polling,
                        std::vector<int32_t>& ids) const {
+  polling.DidOne();
   const bool cached = word.size() <= WordCache::kMaxWordBytes;
   uint64_t hash = 0;
   if (cached) {
@@ -207,19 +209,20 @@ void Bpe::TokenizeWord(std::string_view word, Workspace& workspace,
   if (whole != vocabulary_.end()) {
     ids.push_back(whole->second);
   } else {
-    AddSymbols(text, workspace);
-    MergeSymbols(workspace);
+    AddSymbols(text, workspace, polling);
+    MergeSymbols(workspace, polling);
     for (const Workspace::Symbol& symbol : workspace.symbols)
       if (!symbol.merged_away) ids.push_back(symbol.id);
   }
   if (cached) workspace.cache.Insert(word, hash, std::span(ids).subspan(first));
 }
 
-void Bpe::AddSymbols(std::string_view word, Workspace& workspace) const {
+void Bpe::AddSymbols(std::string_view word, Workspace& workspace, Polling& polling) const {
   workspace.symbols.clear();
   bool unknown_pending = false;
   std::string decorated;
   for (size_t i = 0; i < word.size();) {
+    polling.DidOne();
     const size_t length = FirstCodePoint(word.substr(i)).length;
     std::string_view character = word.substr(i, length);
     const bool first = i == 0, last = i + length == word.size();
@@ -251,11 +254,12 @@ void Bpe::AddSymbols(std::string_view word, Workspace& workspace) const {
   if (unknown_pending) workspace.Add(unknown_id_);
 }
 
-void Bpe::MergeSymbols(Workspace& workspace) const {
+void Bpe::MergeSymbols(Workspace& workspace, Polling& polling) const {
   auto& symbols = workspace.symbols;
   auto& heap = workspace.heap;
   heap.clear();
   const auto candidate = [&](int32_t left, int32_t right) {
+    polling.DidOne();
     if (left == kNone || right == kNone) return false;
     const Merge* const merge = merges_.Find(symbols[left].id, symbols[right].id);
     if (merge != nullptr) heap.push_back({merge->rank, left, merge->id});

@@ -12,6 +12,7 @@
 
 #include "engine/mutex.h"
 #include "rollout/json_node.h"
+#include "rollout/polling.h"
 
 namespace rollcast {
 
@@ -51,7 +52,8 @@ class Bpe {
   };
 
   /// Appends the ids of one piece. `piece` is valid UTF-8 and not empty.
-  void Tokenize(std::string_view piece, Workspace& workspace, std::vector<int32_t>& ids) const;
+  void Tokenize(std::string_view piece, Workspace& workspace, Polling& polling,
+                std::vector<int32_t>& ids) const;
 
  private:
   struct Merge {
@@ -77,9 +79,10 @@ class Bpe {
 
   void ReadMerges(const JsonNode& node);
   void FindIndependentWords();
-  void TokenizeWord(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
-  void AddSymbols(std::string_view word, Workspace& workspace) const;
-  void MergeSymbols(Workspace& workspace) const;
+  void TokenizeWord(std::string_view word, Workspace& workspace, Polling& polling,
+                    std::vector<int32_t>& ids) const;
+  void AddSymbols(std::string_view word, Workspace& workspace, Polling& polling) const;
+  void MergeSymbols(Workspace& workspace, Polling& polling) const;
 
   Vocabulary vocabulary_;
   MergeTable merges_;

@@ -23,6 +23,17 @@ bool Within(double value, const Limits& limits) {
          std::isfinite(value);
 }
 
+/// The same for an integer, exact also beyond 2^53, where float64 rounds. Limits are floats that
+/// int64 holds, or no limit for it.
+bool Within(int64_t value, const Limits& limits) {
+  constexpr double kEnd = 9223372036854775808.0;  // 2^63
+  if (limits.min >= kEnd || limits.max < -kEnd) return false;
+  const auto min = static_cast<int64_t>(std::ceil(std::max(limits.min, -kEnd)));
+  const bool above = limits.above && static_cast<double>(min) == limits.min;
+  return (above ? value > min : value >= min) &&
+         (limits.max >= kEnd || value <= static_cast<int64_t>(std::floor(limits.max)));
+}
+
 template <class T>
 std::string NumberText(T value) {
   char buffer[40];
@@ -236,8 +247,7 @@ void Assign(const Field& field, const FieldValue& value) {
           *target = *given;
         } else if constexpr (std::is_integral_v<T>) {
           const int64_t* given = std::get_if<int64_t>(&value.value);
-          if (!given || !std::in_range<T>(*given) ||
-              !Within(static_cast<double>(*given), field.limits))
+          if (!given || !std::in_range<T>(*given) || !Within(*given, field.limits))
             Refuse(field, value);
           *target = static_cast<T>(*given);
         } else if constexpr (std::is_floating_point_v<T>) {
@@ -266,8 +276,7 @@ void Assign(const Field& field, const FieldValue& value) {
           const auto* given = std::get_if<std::vector<int64_t>>(&value.value);
           if (!given) Refuse(field, value);
           for (const int64_t element : *given)
-            if (!std::in_range<int32_t>(element) ||
-                !Within(static_cast<double>(element), field.limits))
+            if (!std::in_range<int32_t>(element) || !Within(element, field.limits))
               Refuse(field, value);
           target->assign(given->begin(), given->end());
         }

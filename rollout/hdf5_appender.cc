@@ -219,7 +219,7 @@ void Hdf5Appender::Close() {
       if (state.tail.empty()) continue;
       state.header.size = size(&state - columns_.data());
       state.tail.resize(state.chunk_bytes);
-      StoreFullChunk(state);
+      StoreFullChunk(state, state.tail);
       state.tail.clear();
     }
     WriteMetadata();
@@ -273,8 +273,7 @@ void Hdf5Appender::Write(uint64_t address, std::span<const uint8_t> bytes) {
   file_size_ = std::max(file_size_, address + bytes.size());
 }
 
-void Hdf5Appender::StoreFullChunk(ColumnState& state) {
-  const std::span<const uint8_t> raw = std::span(state.tail).first(state.chunk_bytes);
+void Hdf5Appender::StoreFullChunk(ColumnState& state, std::span<const uint8_t> raw) {
   const std::span<const uint8_t> packed =
       compressor_.ShuffleDeflate(raw, state.header.element_bytes);
   const bool pays = packed.size() < raw.size();
@@ -361,10 +360,10 @@ void Hdf5Appender::WriteState() {
   FinishHeap();
   for (ColumnState& state : columns_) {
     state.header.size = size(&state - columns_.data());
-    while (state.tail.size() >= state.chunk_bytes) {
-      StoreFullChunk(state);
-      state.tail.erase(state.tail.begin(), state.tail.begin() + state.chunk_bytes);
-    }
+    size_t stored = 0;
+    for (; state.tail.size() - stored >= state.chunk_bytes; stored += state.chunk_bytes)
+      StoreFullChunk(state, std::span(state.tail).subspan(stored, state.chunk_bytes));
+    state.tail.erase(state.tail.begin(), state.tail.begin() + static_cast<ptrdiff_t>(stored));
     WriteTail(state);
   }
   WriteMetadata();

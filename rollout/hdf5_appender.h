@@ -144,7 +144,8 @@ class Hdf5Appender {
   uint64_t Allocate(uint64_t bytes);
   void Free(uint64_t address, uint64_t bytes);
   void Write(uint64_t address, std::span<const uint8_t> bytes);
-  void StoreFullChunk(ColumnState& state);
+  /// `raw`: chunk_bytes of the tail.
+  void StoreFullChunk(ColumnState& state, std::span<const uint8_t> raw);
   void WriteTail(ColumnState& state);
   void PutChunk(ColumnState& state, const hdf5::ChunkEntry& chunk);
   void PushEntry(ColumnState& state, size_t level, const hdf5::ChunkEntry& entry);

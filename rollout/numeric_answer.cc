@@ -210,7 +210,14 @@ std::optional<std::string_view> LastBox(std::string_view text) {
   return last;
 }
 
+bool IsExactInteger(double value) {
+  constexpr double kExact = 9007199254740992;  // 2^53: from there on float64 leaves integers out
+  return std::abs(value) <= kExact && value == std::trunc(value);
+}
+
 bool Near(double a, double b) {
+  // 12345678 is not 12345679: the tolerance is for what has been rounded.
+  if (IsExactInteger(a) && IsExactInteger(b)) return a == b;
   return std::abs(a - b) <= kRelativeTolerance * std::max(std::abs(a), std::abs(b));
 }
 

@@ -21,8 +21,8 @@ std::optional<WrittenNumber> ParseNumber(std::string_view text);
 /// the first number after the last "####", else the last number of all.
 std::optional<WrittenNumber> FinalNumber(std::string_view text);
 
-/// Equal within 1e-6 of the larger one. When one of the two is a percentage, 50% equals both 50 and
-/// 0.5.
+/// Equal within 1e-6 of the larger one; two integers up to 2^53 only when they are equal. When one
+/// of the two is a percentage, 50% equals both 50 and 0.5.
 bool SameNumber(WrittenNumber a, WrittenNumber b);
 
 /// Equal as text (surrounding white space aside), or both are numbers as a whole and SameNumber.

@@ -92,7 +92,7 @@ class PreTokenizer::Step {
  public:
   virtual ~Step() = default;
   /// Appends what `piece` turns into; new text goes to `storage`.
-  virtual void Apply(const Piece& piece, std::vector<Piece>& out,
+  virtual void Apply(const Piece& piece, Polling& polling, std::vector<Piece>& out,
                      std::deque<std::string>& storage) const = 0;
   /// Told when no step follows.
   virtual bool LeaveBytes() { return false; }
@@ -104,9 +104,10 @@ class Split : public PreTokenizer::Step {
  public:
   Split(TextPattern pattern, Behavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
-  void Apply(const Piece& piece, std::vector<Piece>& out, std::deque<std::string>&) const override {
+  void Apply(const Piece& piece, Polling& polling, std::vector<Piece>& out,
+             std::deque<std::string>&) const override {
     static thread_local std::vector<Part> parts;
-    pattern_.Cut(piece.text, parts);
+    pattern_.Cut(piece.text, parts, &polling);
     if (invert_)
       for (Part& part : parts) part.match = !part.match;
     Arrange(behavior_, parts);
@@ -123,7 +124,8 @@ class SplitCharacters : public PreTokenizer::Step {
  public:
   SplitCharacters(bool (*matches)(char32_t), Behavior behavior)
       : matches_(matches), behavior_(behavior) {}
-  void Apply(const Piece& piece, std::vector<Piece>& out, std::deque<std::string>&) const override {
+  void Apply(const Piece& piece, Polling&, std::vector<Piece>& out,
+             std::deque<std::string>&) const override {
     static thread_local std::vector<Part> parts;
     CutCharacters(piece.text, matches_, parts);
     Arrange(behavior_, parts);
@@ -138,7 +140,8 @@ class SplitCharacters : public PreTokenizer::Step {
 /// \w+|[^\w\s]+ of the regular expression engine that Hugging Face's Whitespace uses.
 class Words : public PreTokenizer::Step {
  public:
-  void Apply(const Piece& piece, std::vector<Piece>& out, std::deque<std::string>&) const override {
+  void Apply(const Piece& piece, Polling&, std::vector<Piece>& out,
+             std::deque<std::string>&) const override {
     const auto kind = [](char32_t c) { return IsWhitespace(c) ? 0 : IsWordCharacter(c) ? 1 : 2; };
     std::vector<Part> parts;
     int previous = 0;
@@ -164,7 +167,7 @@ class ByteLevel : public PreTokenizer::Step {
     if (use_regex) pattern_ = TextPattern::Regex(kGpt2Pattern);
   }
   bool LeaveBytes() override { return leave_bytes_ = true; }
-  void Apply(const Piece& piece, std::vector<Piece>& out,
+  void Apply(const Piece& piece, Polling& polling, std::vector<Piece>& out,
              std::deque<std::string>& storage) const override {
     Piece whole = piece;
     if (add_prefix_space_ && !whole.text.starts_with(' ')) {
@@ -174,7 +177,7 @@ class ByteLevel : public PreTokenizer::Step {
     const size_t first = out.size();
     if (pattern_) {
       static thread_local std::vector<Part> parts;
-      pattern_->Cut(whole.text, parts);
+      pattern_->Cut(whole.text, parts, &polling);
       AppendParts(whole, parts, out);
     } else {
       out.push_back(whole);
@@ -199,7 +202,7 @@ class Metaspace : public PreTokenizer::Step {
   enum class Scheme { kFirst, kNever, kAlways };
   Metaspace(std::string replacement, Scheme scheme, bool split)
       : replacement_(std::move(replacement)), scheme_(scheme), split_(split) {}
-  void Apply(const Piece& piece, std::vector<Piece>& out,
+  void Apply(const Piece& piece, Polling&, std::vector<Piece>& out,
              std::deque<std::string>& storage) const override {
     std::string& text = storage.emplace_back();
     text.reserve(piece.text.size() + piece.text.size() / 2 + replacement_.size());
@@ -302,7 +305,7 @@ void PreTokenizer::AddSteps(const JsonNode& node, int depth) {
   }
 }
 
-void PreTokenizer::Apply(const NormalizedText& text, PieceList& list) const {
+void PreTokenizer::Apply(const NormalizedText& text, Polling& polling, PieceList& list) const {
   list.pieces.clear();
   list.storage.clear();
   if (text.text.empty()) return;
@@ -310,7 +313,7 @@ void PreTokenizer::Apply(const NormalizedText& text, PieceList& list) const {
   std::vector<Piece> next;
   for (const auto& step : steps_) {
     next.clear();
-    for (const Piece& piece : list.pieces) step->Apply(piece, next, list.storage);
+    for (const Piece& piece : list.pieces) step->Apply(piece, polling, next, list.storage);
     list.pieces.swap(next);
   }
 }

@@ -9,6 +9,7 @@
 
 #include "rollout/json_node.h"
 #include "rollout/normalizer.h"
+#include "rollout/polling.h"
 
 namespace rollcast {
 
@@ -32,7 +33,7 @@ class PreTokenizer {
   ~PreTokenizer();
 
   /// `text` must outlive `list`.
-  void Apply(const NormalizedText& text, PieceList& list) const;
+  void Apply(const NormalizedText& text, Polling& polling, PieceList& list) const;
   /// Whether pieces are bytes that the model has yet to spell in the byte alphabet. A cached piece
   /// then never needs it.
   bool gives_bytes() const { return gives_bytes_; }

@@ -127,7 +127,7 @@ Prompt ToPrompt(const json& row, uint64_t number, const PromptOptions& options) 
 
 Prompt ReadRow(const std::string& line, const std::string& name, uint64_t number,
                const PromptOptions& options) {
-  const json row = ParseJson<json>(line, name, number);
+  const json row = ParseJson<json>(line, name, number, LargeIntegers::kRefused);
   try {
     return ToPrompt(row, number, options);
   } catch (const Error& error) {

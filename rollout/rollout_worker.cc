@@ -168,12 +168,7 @@ void RolloutWorker::EngineLoop() {
     std::vector<Completion> finished;
     SteadyClock::time_point stats_due{};
     while (!stop_) {
-      std::deque<Command> commands;
-      {
-        MutexLock lock(mutex_);
-        commands.swap(inbox_);
-      }
-      for (Command& command : commands) Execute(std::move(command));
+      for (Command command; TakeCommand(command);) Execute(std::move(command));
       FeedEngine();
 
       finished.clear();
@@ -215,6 +210,24 @@ void RolloutWorker::EngineLoop() {
   }
 }
 
+bool RolloutWorker::TakeCommand(Command& command) {
+  MutexLock lock(mutex_);
+  if (inbox_.empty() || stop_) return false;
+  command = std::move(inbox_.front());
+  inbox_.pop_front();
+  return true;
+}
+
+std::optional<std::string> RolloutWorker::AbortAhead(uint64_t group_id) const {
+  if (stop_) return "the worker ends";
+  MutexLock lock(mutex_);
+  for (const Command& command : inbox_)
+    if (const auto* abort = std::get_if<Abort>(&command);
+        abort != nullptr && abort->Means(group_id))
+      return abort->message.empty() ? "aborted" : abort->message;
+  return std::nullopt;
+}
+
 void RolloutWorker::Execute(Command command) {
   if (auto* work = std::get_if<GroupWork>(&command)) {
     StartGroup(std::move(*work));
@@ -227,8 +240,7 @@ void RolloutWorker::Execute(Command command) {
 
 void RolloutWorker::AbortStarted(const Abort& abort) {
   const auto meant = [&](const InFlight& request) {
-    return request.group != nullptr &&
-           (!abort.group_id.has_value() || request.group->group_id == *abort.group_id);
+    return request.group != nullptr && abort.Means(request.group->group_id);
   };
   for (const auto& [id, request] : in_flight_)
     if (meant(request)) engine_.Abort(id, abort.message);
@@ -273,12 +285,25 @@ void RolloutWorker::Refuse(const InFlight& request, std::string why, Outcome out
 }
 
 void RolloutWorker::StartGroup(GroupWork work) {
+  struct Aborted {
+    std::string message;
+  };
   std::string refusal;
+  Outcome outcome = Outcome::kRefused;
   if (work.prompt.empty() && !work.text.empty()) {
-    if (tokenizer_ != nullptr)
-      work.prompt = tokenizer_->Encode(work.text, work.add_special_tokens);
-    else
+    if (tokenizer_ != nullptr) {
+      // A huge text takes seconds, and an abort may come meanwhile.
+      try {
+        work.prompt = tokenizer_->Encode(work.text, work.add_special_tokens, [&] {
+          if (auto message = AbortAhead(work.group_id)) throw Aborted{*std::move(message)};
+        });
+      } catch (const Aborted& aborted) {
+        refusal = aborted.message;
+        outcome = Outcome::kAborted;
+      }
+    } else {
       refusal = "the prompt is text and there is no tokenizer";
+    }
   }
   if (tokenizer_ == nullptr && !work.sampling.stop_strings.empty())
     refusal = "stop strings need a tokenizer";
@@ -308,7 +333,7 @@ void RolloutWorker::StartGroup(GroupWork work) {
     if (refusal.empty())
       backlog_.push_back({std::move(request), std::move(in_flight)});
     else
-      Refuse(in_flight, refusal, Outcome::kRefused);
+      Refuse(in_flight, refusal, outcome);
   }
 }
 

@@ -77,6 +77,7 @@ class RolloutWorker {
   struct Abort {
     std::optional<uint64_t> group_id;  // none: of all groups
     std::string message;
+    bool Means(uint64_t group) const { return !group_id.has_value() || *group_id == group; }
   };
   using Command = std::variant<GroupWork, ScoreWork, Abort>;
 
@@ -100,6 +101,10 @@ class RolloutWorker {
 
   void EngineLoop() RC_EXCLUDES(mutex_);
   void SinkLoop() RC_EXCLUDES(mutex_);
+  bool TakeCommand(Command& command) RC_EXCLUDES(mutex_);
+  /// Why the group, which is being started, is to end: an abort that is yet to be executed, or the
+  /// worker's end.
+  std::optional<std::string> AbortAhead(uint64_t group_id) const RC_EXCLUDES(mutex_);
   void Execute(Command command) RC_EXCLUDES(mutex_);
   void StartGroup(GroupWork work) RC_EXCLUDES(mutex_);
   void StartScore(ScoreWork work) RC_EXCLUDES(mutex_);

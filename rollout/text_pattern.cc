@@ -150,7 +150,7 @@ bool TextPattern::Find(std::string_view text, size_t from, void* match_data, siz
   return true;
 }
 
-void TextPattern::Cut(std::string_view text, std::vector<Part>& parts) const {
+void TextPattern::Cut(std::string_view text, std::vector<Part>& parts, Polling* polling) const {
   parts.clear();
   if (text.empty()) return;
   std::string changed;
@@ -162,6 +162,7 @@ void TextPattern::Cut(std::string_view text, std::vector<Part>& parts) const {
   bool any = false;    // a match has been taken
   size_t begin, end;
   while (from <= text.size() && Find(text, from, data.get(), begin, end)) {
+    if (polling != nullptr) polling->DidOne();
     if (begin == end && any && begin == covered) {
       // An empty match right behind the last one would not get on.
       from = begin == text.size() ? begin + 1 : begin + FirstCodePoint(text.substr(begin)).length;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rollout/json_node.h"
+#include "rollout/polling.h"
 
 namespace rollcast {
 
@@ -30,8 +31,9 @@ class TextPattern {
   TextPattern& operator=(TextPattern&&) noexcept;
 
   /// Cuts `text`, valid UTF-8, into parts that cover it: the matches from left to right and what
-  /// lies between them. An Error if the expression takes too many steps on this text.
-  void Cut(std::string_view text, std::vector<Part>& parts) const;
+  /// lies between them. An Error if the expression takes too many steps on this text. A match is a
+  /// unit of work for `polling`.
+  void Cut(std::string_view text, std::vector<Part>& parts, Polling* polling = nullptr) const;
   std::string ReplaceAll(std::string_view text, std::string_view with) const;
 
   /// The string that it matches, if it is a literal one.

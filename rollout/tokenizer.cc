@@ -10,6 +10,7 @@
 #include "rollout/bpe.h"
 #include "rollout/json_node.h"
 #include "rollout/normalizer.h"
+#include "rollout/polling.h"
 #include "rollout/pre_tokenizer.h"
 #include "rollout/special_template.h"
 #include "rollout/token_decoder.h"
@@ -74,7 +75,8 @@ class JsonTokenizer : public Tokenizer {
     MarkSkipped();
   }
 
-  std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens) const override {
+  std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens,
+                              const std::function<void()>& poll) const override {
     std::string repaired;
     if (!IsValidUtf8(text)) {
       AppendLossyUtf8(text, true, repaired);
@@ -82,6 +84,7 @@ class JsonTokenizer : public Tokenizer {
     }
     std::vector<int32_t> ids;
     Bpe::Loan workspace(model_);
+    Polling polling(poll);
     for (const auto& segment : added_.SplitRaw(text)) {
       if (segment.id >= 0) {
         ids.push_back(segment.id);
@@ -91,7 +94,7 @@ class JsonTokenizer : public Tokenizer {
           std::string(text.substr(segment.begin, segment.end - segment.begin)),
           segment.begin == 0 ? FirstCodePoint(text).length : 0};
       normalizer_.Apply(normalized);
-      EncodeNormalized(normalized, *workspace, ids);
+      EncodeNormalized(normalized, *workspace, polling, ids);
     }
     return template_.Apply(std::move(ids), add_special_tokens);
   }
@@ -151,7 +154,7 @@ class JsonTokenizer : public Tokenizer {
   };
 
   void EncodeNormalized(const NormalizedText& normalized, Bpe::Workspace& workspace,
-                        std::vector<int32_t>& ids) const {
+                        Polling& polling, std::vector<int32_t>& ids) const {
     PieceList list;
     for (const auto& segment : added_.SplitNormalized(normalized.text)) {
       if (segment.id >= 0) {
@@ -161,8 +164,9 @@ class JsonTokenizer : public Tokenizer {
       const NormalizedText part{
           normalized.text.substr(segment.begin, segment.end - segment.begin),
           normalized.origin_bytes - std::min(normalized.origin_bytes, segment.begin)};
-      pre_tokenizer_.Apply(part, list);
-      for (const PieceList::Piece& piece : list.pieces) model_.Tokenize(piece.text, workspace, ids);
+      pre_tokenizer_.Apply(part, polling, list);
+      for (const PieceList::Piece& piece : list.pieces)
+        model_.Tokenize(piece.text, workspace, polling, ids);
     }
   }
 

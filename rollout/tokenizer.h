@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,8 +34,10 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   /// `text` is UTF-8; invalid bytes are taken as U+FFFD, as Python's `errors="replace"` does.
-  virtual std::vector<int32_t> Encode(std::string_view text,
-                                      bool add_special_tokens = false) const = 0;
+  /// `poll` is called on this thread, several times a second on a text that takes long; what it
+  /// throws leaves Encode.
+  virtual std::vector<int32_t> Encode(std::string_view text, bool add_special_tokens = false,
+                                      const std::function<void()>& poll = nullptr) const = 0;
   /// Ids that have no token are left out.
   virtual std::string Decode(std::span<const int32_t> ids, bool skip_special_tokens) const = 0;
   /// The stream must not outlive the tokenizer. Unless overridden, it calls Decode on all ids again

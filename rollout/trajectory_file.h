@@ -40,7 +40,7 @@ struct RunEnd {
   static RunEnd Completed() { return {"completed"}; }
   /// "stopped by SIGINT".
   static RunEnd StoppedBy(const std::string& signal) { return {"stopped by " + signal}; }
-  /// "failed: rollout rank 2 is lost: ...".
+  /// "failed: rollout rank 2 is lost: ..."; `why` is one line.
   static RunEnd Failed(const std::string& why) { return {"failed: " + why}; }
 };
 

@@ -221,6 +221,25 @@ void AppendLowercase(char32_t c, std::string& out) {
   AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))), out);
 }
 
+std::string OneLine(std::string_view text, size_t limit) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string valid, out;
+  AppendLossyUtf8(text, /*at_end=*/true, valid);
+  std::string_view rest = valid;
+  for (size_t count = 0; !rest.empty(); ++count) {
+    if (count == limit) return out + " ...";
+    const CodePoint c = FirstCodePoint(rest);
+    if (c.value == '\n')
+      out += "\\n";
+    else if (c.value < 0x20 || (c.value >= 0x7f && c.value < 0xa0))
+      out += {'\\', 'x', kDigits[c.value / 16], kDigits[c.value % 16]};
+    else
+      out += rest.substr(0, c.length);
+    rest.remove_prefix(c.length);
+  }
+  return out;
+}
+
 std::string ToNormalForm(std::string_view text, NormalForm form) {
   if (IsAscii(text)) return std::string(text);
   int options = UTF8PROC_STABLE;

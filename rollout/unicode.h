@@ -29,6 +29,10 @@ bool IsValidUtf8(std::string_view text);
 /// character at the end is left alone. Returns the number of bytes consumed.
 size_t AppendLossyUtf8(std::string_view bytes, bool at_end, std::string& out);
 
+/// The first `limit` characters of `text` on one line: control characters are escaped ("\n",
+/// "\x1b"), ill-formed UTF-8 is replaced, and " ..." stands for what is left out.
+std::string OneLine(std::string_view text, size_t limit = std::string_view::npos);
+
 /// White_Space of Unicode.
 bool IsWhitespace(char32_t code_point);
 /// \w of UTS 18: alphabetic, mark, decimal digit, connector punctuation, join control.

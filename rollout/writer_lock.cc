@@ -35,12 +35,6 @@ WriterLock Lock(int fd, struct flock range) {
   return errno == EAGAIN || errno == EACCES ? WriterLock::kTaken : WriterLock::kUnsupported;
 }
 
-bool Names(const std::filesystem::path& path, int fd) {
-  struct stat opened = {}, named = {};
-  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
-         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
-}
-
 /// What stands at `path` instead of a regular file; empty for one, and where there is nothing.
 std::string OtherThanAFile(const std::filesystem::path& path) {
   using std::filesystem::file_type;
@@ -75,6 +69,12 @@ bool IsOfKind(int fd, std::string_view signature) {
 
 }  // namespace
 
+bool IsOpenAs(const std::filesystem::path& path, int fd) {
+  struct stat opened = {}, named = {};
+  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+}
+
 WriterLock HoldAsWriter(int fd) { return Lock(fd, Range(F_RDLCK, 0, kReaderByte)); }
 
 ReaderMark::ReaderMark(const std::filesystem::path& path) {
@@ -97,7 +97,7 @@ ReaderMark::~ReaderMark() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-bool ReaderMark::IsOn(const std::filesystem::path& path) const { return Names(path, fd_); }
+bool ReaderMark::IsOn(const std::filesystem::path& path) const { return IsOpenAs(path, fd_); }
 
 bool IsBeingRead(int fd) {
   struct flock mark = Range(F_WRLCK, kReaderByte, 1);
@@ -120,10 +120,10 @@ FileToReplace::FileToReplace(const std::filesystem::path& path, const OutputKind
       fail(
           "another job is writing it (or, on a network file system, it is being read); name "
           "another output or wait for that job to end");
-    if (Names(path, fd_)) {
+    if (IsOpenAs(path, fd_)) {
       if (!IsOfKind(fd_, kind.signature))
         fail(StrCat("is not ", kind.name,
-                    ", and --overwrite replaces nothing else; name another output, or remove it"));
+                    ", and nothing else is replaced; name another output, or remove it"));
       return;
     }
     ::close(std::exchange(fd_, -1));

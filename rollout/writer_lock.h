@@ -15,6 +15,9 @@ namespace rollcast {
 /// (F_OFD_SETLK) and end with it, however the process ends.
 enum class WriterLock { kHeld, kTaken, kUnsupported };
 
+/// Whether `path` names the file open in `fd`; false for an `fd` of -1.
+bool IsOpenAs(const std::filesystem::path& path, int fd);
+
 /// Marks the file open in `fd` (for reading and writing) as being written. kHeld, or kUnsupported
 /// where the file system has no locks. REQUIRES: nobody else has it open yet.
 WriterLock HoldAsWriter(int fd);

@@ -92,6 +92,8 @@ void Coordinator::Handle(int source, JobMessage message, Clock::time_point now) 
     for (int32_t rank : leave->ranks) Lose(rank, leave->message, now);
   } else if (auto* beat = std::get_if<BeatMessage>(&message)) {
     if (worker != workers_.end() && beat->beat.has_value()) worker->second.beat = *beat->beat;
+  } else if (auto* abort = std::get_if<AbortMessage>(&message)) {
+    Abort(abort->message);
   } else if (auto* stop = std::get_if<StopMessage>(&message)) {
     Stop(stop->message, now);
   } else if (auto* fail = std::get_if<FailMessage>(&message)) {
@@ -201,14 +203,19 @@ void Coordinator::Stop(const std::string& reason, Clock::time_point now) {
   if (!stop_reason_.empty()) return;
   stop_reason_ = reason;
   stop_deadline_ = now + Ticks(options_.stop_grace);
+  Abort(reason);
+}
+
+void Coordinator::Abort(const std::string& reason) {
+  for (auto& [group_id, group] : groups_) group.aborted = reason;
   for (const Unit& unit : std::exchange(queue_, {}))
     for (const int32_t sample : unit.samples)
-      ResolveStopped(groups_.at(unit.group_id), sample, reason);
+      ResolveAborted(groups_.at(unit.group_id), sample, reason);
   for (const auto& [rank, worker] : workers_)
     if (!worker.lost) seams_.send(rank, AbortMessage{reason});
 }
 
-void Coordinator::ResolveStopped(Group& group, int32_t sample, const std::string& message) {
+void Coordinator::ResolveAborted(Group& group, int32_t sample, const std::string& message) {
   Slot& slot = group.slots[static_cast<size_t>(sample)];
   Trajectory t = Unaccounted(group.work, sample, slot.attempt, slot.rank);
   t.outcome = Outcome::kAborted;
@@ -268,9 +275,10 @@ void Coordinator::GateReady(PolicyVersion live) {
         t.message = StrCat("rank ", slot.rank, ": ", decision.reason);
         continue;
       }
-      if (slot.attempt + 1 >= options_.max_tries) {
+      if (slot.attempt + 1 >= options_.max_tries || !group.aborted.empty()) {
         t.outcome = Outcome::kOverLag;
-        t.message = StrCat(decision.reason, "; given up after ", slot.attempt + 1, " tries");
+        t.message = StrCat(decision.reason, "; given up after ", slot.attempt + 1, " tries",
+                           group.aborted.empty() ? "" : ": ", group.aborted);
         continue;
       }
       Unit& unit =
@@ -369,7 +377,7 @@ void Coordinator::Tick(Clock::time_point now) {
     for (auto& [group_id, group] : groups_)
       for (size_t i = 0; i < group.slots.size(); ++i)
         if (const Slot& slot = group.slots[i]; slot.state == SlotState::kAssigned)
-          ResolveStopped(group, static_cast<int32_t>(i),
+          ResolveAborted(group, static_cast<int32_t>(i),
                          StrCat(stop_reason_, "; rank ", slot.rank, " had not returned it within ",
                                 options_.stop_grace.count(), " s"));
   TryReply(now);
@@ -394,7 +402,7 @@ void Coordinator::Lose(int rank, const std::string& why, Clock::time_point now) 
       Slot& slot = group.slots[i];
       if (slot.state != SlotState::kAssigned || slot.rank != rank) continue;
       ++lost_;
-      if (slot.lost_before || !stop_reason_.empty()) {
+      if (slot.lost_before || !group.aborted.empty()) {
         Trajectory t = Unaccounted(group.work, static_cast<int32_t>(i), slot.attempt, rank);
         t.message = what;
         Resolve(group, slot, std::move(t));

@@ -65,8 +65,10 @@ class Coordinator {
   bool started() const { return started_; }
 
   void Submit(std::vector<GroupWork> groups);
-  /// Nothing more is handed out. What no rank has begun is done at once, as aborted for `reason`;
-  /// the ranks return the rest, finished or aborted, and are waited for as long as stop_grace.
+  /// Ends every group that is pending now: what no rank has begun is done at once, as aborted for
+  /// `reason`; the ranks return the rest, finished or aborted, and none of it is made again.
+  void Abort(const std::string& reason);
+  /// Abort, after which nothing more is handed out. The ranks are waited for as long as stop_grace.
   /// A second call does nothing. REQUIRES: a job without a trainer.
   void Stop(const std::string& reason, Clock::time_point now);
   /// Of the first Stop; empty before.
@@ -92,6 +94,7 @@ class Coordinator {
     GroupWork work;  // without samples
     std::vector<Slot> slots;
     int done = 0;
+    std::string aborted;  // by Abort: why; empty otherwise
   };
   // Samples of one group that go to one rank together.
   struct Unit {
@@ -123,8 +126,8 @@ class Coordinator {
   void GateReady(PolicyVersion live);
   void TryReply(Clock::time_point now);
   void Resolve(Group& group, Slot& slot, Trajectory result);
-  // `sample` is done, as aborted by Stop, without tokens.
-  void ResolveStopped(Group& group, int32_t sample, const std::string& message);
+  // `sample` is done, as aborted, without tokens.
+  void ResolveAborted(Group& group, int32_t sample, const std::string& message);
   void AskForScore(ScoreWork work);
   int alive() const;
 

@@ -160,7 +160,8 @@ struct WorkMessage {
   static void Fields(auto& self, auto&& visit) { visit(self.groups, self.scores); }
 };
 
-/// What the rank has not finished comes back as aborted, with the tokens that there are.
+/// To a rank, and from the trainer to the coordinator, of all that is pending: what has not been
+/// finished comes back as aborted, with the tokens that there are.
 struct AbortMessage {
   static constexpr MessageType kType = MessageType::kAbort;
   std::string message;

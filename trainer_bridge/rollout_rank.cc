@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "rollout/unicode.h"
+
 namespace rollcast {
 
 namespace {
@@ -122,7 +124,7 @@ void RolloutRank::Dispatch(Message message) {
     return;
   }
   if (std::holds_alternative<WorkMessage>(*job) || std::holds_alternative<StartMessage>(*job) ||
-      std::holds_alternative<AbortMessage>(*job)) {
+      (std::holds_alternative<AbortMessage>(*job) && source != trainer_)) {
     HandleAsWorker(std::move(*job));
   } else if (coordinator_ == nullptr) {
     HandleAsWorker(std::move(*job));
@@ -246,7 +248,7 @@ void TellOfFailure(Communicator& communicator, const Roles& roles,
   try {
     const int rank = communicator.rank();
     const int coordinator = roles.workers().front();
-    const std::vector<std::byte> bytes = EncodeJob(FailMessage{why});
+    const std::vector<std::byte> bytes = EncodeJob(FailMessage{OneLine(why)});
     if (rank != coordinator) {
       communicator.Send(coordinator, bytes);
     } else {

@@ -97,9 +97,9 @@ class RolloutRank {
   Clock::time_point next_beat_;
 };
 
-/// Tells the peers that this rank ends, and why: the coordinator tells all, the others tell the
-/// coordinator. Gives up what cannot be sent within seconds; the peers then find out at their
-/// deadline. Bridge thread only.
+/// Tells the peers that this rank ends, and why, on one line: the coordinator tells all, the others
+/// tell the coordinator. Gives up what cannot be sent within seconds; the peers then find out at
+/// their deadline. Bridge thread only.
 void TellOfFailure(Communicator& communicator, const Roles& roles, const std::string& why) noexcept;
 
 }  // namespace rollcast

@@ -162,6 +162,12 @@ int rollcast_trainer_collect(rollcast_trainer* trainer, int32_t groups, double t
   });
 }
 
+int rollcast_trainer_cancel(rollcast_trainer* trainer, double timeout_s, rollcast_result** result) {
+  return CallFromC([&] {
+    rollcast::Give(result, rollcast::ClientOf(trainer).Cancel(rollcast::Seconds(timeout_s)));
+  });
+}
+
 int rollcast_trainer_rollout(rollcast_trainer* trainer, const char* prompts,
                              const rollcast_draw* draw, double timeout_s,
                              rollcast_result** result) {

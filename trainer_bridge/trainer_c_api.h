@@ -124,8 +124,15 @@ ROLLCAST_API int rollcast_trainer_submit(rollcast_trainer* trainer, const char* 
 ROLLCAST_API int rollcast_trainer_collect(rollcast_trainer* trainer, int32_t groups,
                                           double timeout_s, rollcast_result** result);
 
+/* Ends what is pending and returns it, as rollcast_trainer_collect does: completions that had been
+ * finished as they are, the others with outcome "aborted" and the tokens that there are. What is
+ * not there after `timeout_s` seconds stays pending. */
+ROLLCAST_API int rollcast_trainer_cancel(rollcast_trainer* trainer, double timeout_s,
+                                         rollcast_result** result);
+
 /* Submit and collect at once: every completion of `prompts`, in their order. Nothing else may be
- * pending. An error at `timeout_s`; what is late stays pending. */
+ * pending. An error at `timeout_s`: groups that were done by then are in the trajectory file alone,
+ * the others go on and stay pending, for rollcast_trainer_collect or rollcast_trainer_cancel. */
 ROLLCAST_API int rollcast_trainer_rollout(rollcast_trainer* trainer, const char* prompts,
                                           const rollcast_draw* draw, double timeout_s,
                                           rollcast_result** result);

@@ -1,6 +1,7 @@
 #include "trainer_bridge/trainer_client.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace rollcast {
@@ -341,6 +342,17 @@ Collected TrainerClient::Collect(int groups, Seconds timeout) {
   return CollectInTurn(turn, groups, timeout);
 }
 
+Collected TrainerClient::Cancel(Seconds timeout) {
+  const Turn turn(*this);
+  CheckSeconds("the timeout of Cancel", timeout);
+  const auto deadline = Clock::now() + Ticks(timeout);
+  const AbortMessage message{"cancelled by the trainer"};
+  Call(
+      turn, [&](Bridge& bridge) { bridge.Send(message); }, Reply::kNone, "cancellation",
+      options_.silence);
+  return CollectInTurn(turn, std::numeric_limits<int32_t>::max(), Seconds(deadline - Clock::now()));
+}
+
 std::vector<Trajectory> TrainerClient::Rollout(const std::vector<PromptGroup>& prompts,
                                                int group_size, const SamplingParams& sampling,
                                                bool want_hidden, Seconds timeout) {
@@ -348,7 +360,7 @@ std::vector<Trajectory> TrainerClient::Rollout(const std::vector<PromptGroup>& p
   CheckSeconds("the timeout of Rollout", timeout);
   if (pending_groups_ > 0)
     throw Error(StrCat("Rollout while ", pending_groups_.load(),
-                       " groups of earlier submissions are pending; collect them first"));
+                       " groups of earlier submissions are pending; collect or cancel them first"));
   const auto deadline = Clock::now() + Ticks(timeout);
   const auto ids = SubmitInTurn(turn, prompts, group_size, sampling, want_hidden);
   // All at once, so that the lag of all is checked against one version.
@@ -356,7 +368,8 @@ std::vector<Trajectory> TrainerClient::Rollout(const std::vector<PromptGroup>& p
       CollectInTurn(turn, static_cast<int>(ids.size()), Seconds(deadline - Clock::now()));
   if (collected.groups < static_cast<int>(ids.size()))
     throw Error(StrCat("rollout: ", collected.groups, " of ", ids.size(), " groups within ",
-                       timeout.count(), " s"));
+                       timeout.count(), " s; those are in the trajectory file alone, the other ",
+                       collected.pending_groups, " go on: collect or cancel them"));
   std::stable_sort(
       collected.trajectories.begin(), collected.trajectories.end(),
       [](const Trajectory& a, const Trajectory& b) { return a.group_id < b.group_id; });

@@ -83,8 +83,14 @@ class TrainerClient {
   /// are pending.
   Collected Collect(int groups, std::chrono::duration<double> timeout) RC_EXCLUDES(mutex_);
 
+  /// Ends what is pending and returns it, whole groups in the order in which they are done:
+  /// completions that had been finished as they are, the others as aborted with the tokens that
+  /// there are, over-lag ones without another try. After `timeout` returns what there is.
+  Collected Cancel(std::chrono::duration<double> timeout) RC_EXCLUDES(mutex_);
+
   /// Submit and Collect: every completion of `prompts`, in their order. Nothing else may be
-  /// pending. Throws Error at `timeout`; what is late stays pending.
+  /// pending. Throws Error at `timeout`: groups that were done by then are in the trajectory file
+  /// alone, the others go on and stay pending, for Collect or Cancel.
   std::vector<Trajectory> Rollout(const std::vector<PromptGroup>& prompts, int group_size,
                                   const SamplingParams& sampling, bool want_hidden,
                                   std::chrono::duration<double> timeout) RC_EXCLUDES(mutex_);

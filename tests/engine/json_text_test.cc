@@ -50,6 +50,22 @@ TEST(JsonText, SaysWhereAndWhatWithoutTheParsersOwnWords) {
   }
 }
 
+TEST(JsonText, LargeIntegersAreFloatsOrRefused) {
+  const auto refuse = [](const std::string& text) {
+    return ParseJson<json>(text, "f.json", 1, LargeIntegers::kRefused);
+  };
+  EXPECT_EQ(ParseJson<json>("18446744073709551616", "f"), json(18446744073709551616.0));
+  for (const char* held :
+       {"18446744073709551615", "-9223372036854775808", "18446744073709551616.0", "1e30"})
+    EXPECT_EQ(refuse(held), json::parse(held)) << held;
+  ExpectError(
+      [&] { refuse(R"({"a": [18446744073709551616, 1]})"); },
+      {"f.json:1:8: the integer 18446744073709551616 is beyond 64 bits; write it as a text"});
+  ExpectError([&] { refuse("{\"a\":\n-9223372036854775809}"); },
+              {"f.json:2:1: the integer -9223372036854775809 is beyond 64 bits"});
+  ExpectError([&] { refuse("99999999999999999999"); }, {"f.json:1:1: the integer 999"});
+}
+
 TEST(JsonText, AKeyGivenTwiceIsAnError) {
   EXPECT_EQ(Fault("{\"a\": 1, \"b\": 2,\n \"a\": 1}"), "f.json:2:4: an object names \"a\" twice");
   EXPECT_EQ(Fault(R"({"x": [{"k": {"k": 1, "k": 2}}]})"),

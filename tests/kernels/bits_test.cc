@@ -29,35 +29,49 @@ std::vector<int32_t> Prompt(int n, int vocab, uint64_t seed) {
   return tokens;
 }
 
-void AppendResult(Trace& trace, const SampleResult& result, const std::vector<float>& logits,
-                  int sample, int vocab) {
-  trace.tokens.push_back(result.token);
-  trace.logprobs.insert(trace.logprobs.end(),
-                        {result.logprob, result.logprob_raw, result.logprob_filtered});
-  trace.logits.insert(trace.logits.end(), logits.begin() + static_cast<int64_t>(sample) * vocab,
-                      logits.begin() + static_cast<int64_t>(sample + 1) * vocab);
-  EXPECT_TRUE(std::all_of(trace.logits.end() - vocab, trace.logits.end(),
-                          [](float x) { return std::isfinite(x); }));
-}
+/// Fills traces with what its steps give.
+class TracedDecoder : public ToyDecoder {
+ public:
+  TracedDecoder(Backend& backend, const ToyDims& dims) : ToyDecoder(backend, dims, 5), dims_(dims) {
+    want_logits = true;
+  }
 
-void PrepareSlot(ToyDecoder& decoder, int slot, const std::vector<int32_t>& prompt,
-                 const SlotSampling& sampling) {
-  auto all = decoder.slots.sampling().Get();
-  all[slot] = sampling;
-  decoder.slots.sampling().Set(all);
-  auto history = decoder.slots.history().Get();
-  for (size_t i = 0; i < prompt.size(); ++i)
-    history[slot * decoder.slots.state.max_context + i] = prompt[i];
-  decoder.slots.history().Set(history);
-}
+  /// Of a sequence that begins in `slot` with `prompt`, whose tokens may go on beyond
+  /// `prompt_length` when they are to be scored; -1: all of them are the prompt.
+  void Prepare(int slot, const std::vector<int32_t>& prompt, SlotSampling sampling,
+               int prompt_length = -1) {
+    sampling.prompt_length = prompt_length < 0 ? static_cast<int>(prompt.size()) : prompt_length;
+    auto all = slots.sampling().Get();
+    all[slot] = sampling;
+    slots.sampling().Set(all);
+    auto history = slots.history().Get();
+    for (size_t i = 0; i < prompt.size(); ++i)
+      history[slot * slots.state.max_context + i] = prompt[i];
+    slots.history().Set(history);
+  }
+
+  /// Appends sample `i` of the last step.
+  void Append(Trace& trace, const std::vector<SampleResult>& results, size_t i = 0) const {
+    const SampleResult& result = results.at(i);
+    const std::vector<float> all = logits.Get();
+    const auto vocab = static_cast<int64_t>(dims_.vocab);
+    const auto begin = all.begin() + static_cast<int64_t>(i) * vocab;
+    trace.tokens.push_back(result.token);
+    trace.logprobs.insert(trace.logprobs.end(),
+                          {result.logprob, result.logprob_raw, result.logprob_filtered});
+    trace.logits.insert(trace.logits.end(), begin, begin + vocab);
+    EXPECT_TRUE(std::all_of(begin, begin + vocab, [](float x) { return std::isfinite(x); }));
+  }
+
+ private:
+  const ToyDims dims_;
+};
 
 /// Prefills `prompt` in chunks and draws `count` tokens, alone in the batch.
 Trace Generate(Backend& backend, const ToyDims& dims, const std::vector<int32_t>& prompt, int chunk,
-               int count, SlotSampling sampling, int slot = 0) {
-  ToyDecoder decoder(backend, dims, 5);
-  decoder.want_logits = true;
-  sampling.prompt_length = static_cast<int>(prompt.size());
-  PrepareSlot(decoder, slot, prompt, sampling);
+               int count, const SlotSampling& sampling, int slot = 0) {
+  TracedDecoder decoder(backend, dims);
+  decoder.Prepare(slot, prompt, sampling);
   Trace trace;
   for (size_t i = 0; i < prompt.size(); i += chunk) {
     const size_t end = std::min(prompt.size(), i + chunk);
@@ -66,12 +80,10 @@ Trace Generate(Backend& backend, const ToyDims& dims, const std::vector<int32_t>
     if (last) samples.push_back({static_cast<int>(end - i) - 1, slot, -1});
     const auto results = decoder.Run(
         {{slot, static_cast<int>(i), {prompt.begin() + i, prompt.begin() + end}}}, samples);
-    if (last) AppendResult(trace, results[0], decoder.logits.Get(), 0, dims.vocab);
+    if (last) decoder.Append(trace, results);
   }
-  for (int i = 1; i < count; ++i) {
-    const auto results = decoder.Run({{slot, 0, {-1}}}, {{0, slot, -1}});
-    AppendResult(trace, results[0], decoder.logits.Get(), 0, dims.vocab);
-  }
+  for (int i = 1; i < count; ++i)
+    decoder.Append(trace, decoder.Run({{slot, 0, {-1}}}, {{0, slot, -1}}));
   return trace;
 }
 
@@ -194,10 +206,9 @@ TEST_P(CpuBits, AllInstructionSetsAndThreadCountsAgree) {
 
 // A step whose last sequence has just finished, a chunk that wants no samples.
 TEST_P(Bits, StepsWithoutRowsOrSamplesDoNothingMore) {
-  ToyDecoder decoder(*backend, dims(), 5);
-  decoder.want_logits = true;
+  TracedDecoder decoder(*backend, dims());
   const auto prompt = Prompt(7, dims().vocab, 6);
-  PrepareSlot(decoder, 1, prompt, Samplings()[0]);
+  decoder.Prepare(1, prompt, Samplings()[0]);
   const std::vector<int32_t> length = decoder.slots.length().Get(),
                              history = decoder.slots.history().Get();
   EXPECT_TRUE(decoder.Run({}, {}).empty());
@@ -228,13 +239,11 @@ TEST_P(Bits, BatchMatesDoNotMatter) {
   for (int i = 0; i < d.num_slots; ++i) {
     prompts.push_back(Prompt(1 + 37 * i % 140, d.vocab, 100 + i));
     samplings.push_back(Samplings()[i % 4]);
-    samplings.back().prompt_length = static_cast<int>(prompts.back().size());
     samplings.back().seed += i;
     alone.push_back(Generate(*backend, d, prompts[i], 1000, count, samplings[i], i));
   }
   for (int batch = 1; batch <= d.num_slots; batch += batch < 10 ? 1 : 7) {
-    ToyDecoder decoder(*backend, d, 5);
-    decoder.want_logits = true;
+    TracedDecoder decoder(*backend, d);
     std::vector<Trace> traces(batch);
     // Sequence i joins at step i % 3, so prefill and decode rows mix; slots run backwards and a
     // padding segment lies between.
@@ -248,7 +257,7 @@ TEST_P(Bits, BatchMatesDoNotMatter) {
         const int age = step - i % 3;
         if (age < 0 || age >= count) continue;
         if (age == 0) {
-          PrepareSlot(decoder, i, prompts[i], samplings[i]);
+          decoder.Prepare(i, prompts[i], samplings[i]);
           segments.push_back({i, 0, prompts[i]});
         } else {
           segments.push_back({i, 0, {-1}});
@@ -264,10 +273,9 @@ TEST_P(Bits, BatchMatesDoNotMatter) {
         }
       }
       const auto results = decoder.Run(segments, samples);
-      const auto logits = decoder.logits.Get();
       for (size_t s = 0; s < who.size(); ++s) {
         EXPECT_EQ(results[s].valid, who[s] >= 0);
-        if (who[s] >= 0) AppendResult(traces[who[s]], results[s], logits, s, d.vocab);
+        if (who[s] >= 0) decoder.Append(traces[who[s]], results, s);
       }
     }
     for (int i = 0; i < batch; ++i)
@@ -280,21 +288,17 @@ TEST_P(Bits, ScoringGivesTheDecodedLogProbabilities) {
   const int count = 20;
   for (const SlotSampling& sampling : Samplings()) {
     const Trace decoded = Generate(*backend, dims(), prompt, 70, count, sampling);
-    ToyDecoder decoder(*backend, dims(), 5);
-    decoder.want_logits = true;
+    TracedDecoder decoder(*backend, dims());
     std::vector<int32_t> all = prompt;
     all.insert(all.end(), decoded.tokens.begin(), decoded.tokens.end());
-    SlotSampling scoring = sampling;
-    scoring.prompt_length = static_cast<int>(prompt.size());
-    PrepareSlot(decoder, 1, all, scoring);
+    decoder.Prepare(1, all, sampling, static_cast<int>(prompt.size()));
     std::vector<ToyDecoder::SampleAt> samples;
     for (int i = 0; i < count; ++i)
       samples.push_back({static_cast<int>(prompt.size()) - 1 + i, 1, decoded.tokens[i]});
     const auto results = decoder.Run({{1, 0, all}}, samples);
-    const auto logits = decoder.logits.Get();
     Trace scored;
     for (int i = 0; i < count; ++i) {
-      AppendResult(scored, results[i], logits, i, dims().vocab);
+      decoder.Append(scored, results, i);
       EXPECT_EQ(results[i].valid, 1);
       EXPECT_EQ(results[i].stopped, 0);
     }
@@ -306,17 +310,15 @@ TEST_P(Bits, ScoringGivesTheDecodedLogProbabilities) {
 TEST_P(Bits, ReplayIsTheEagerStep) {
   const auto prompt = Prompt(20, dims().vocab, 12);
   const Trace eager = Generate(*backend, dims(), prompt, 20, 10, Samplings()[0]);
-  ToyDecoder decoder(*backend, dims(), 5);
-  decoder.want_logits = true;
-  PrepareSlot(decoder, 2, prompt, Samplings()[0]);
+  TracedDecoder decoder(*backend, dims());
+  decoder.Prepare(2, prompt, Samplings()[0]);
   Trace trace;
-  auto results = decoder.Run({{2, 0, prompt}}, {{19, 2, -1}});
-  AppendResult(trace, results[0], decoder.logits.Get(), 0, dims().vocab);
+  decoder.Append(trace, decoder.Run({{2, 0, prompt}}, {{19, 2, -1}}));
   const auto graph = CaptureDecode(*backend, decoder, {2, -1});
   EXPECT_EQ(decoder.slots.length().Get()[2], 21) << "capture must change no slot";
   for (int i = 1; i < 10; ++i) {
     graph->Replay();
-    AppendResult(trace, decoder.Results()[0], decoder.logits.Get(), 0, dims().vocab);
+    decoder.Append(trace, decoder.Results());
   }
   EXPECT_TRUE(SameTrace(trace, eager));
 }
@@ -332,20 +334,17 @@ TEST_P(Bits, RecycledSlotForgetsItsEarlierSequence) {
               beside = Generate(*backend, dims(), neighbour, 33, 3 * count, sampling),
               second = Generate(*backend, dims(), second_prompt, 17, count, sampling);
 
-  ToyDecoder decoder(*backend, dims(), 5);
-  decoder.want_logits = true;
+  TracedDecoder decoder(*backend, dims());
   std::vector<Trace> traces(3);
   const auto start = [&](int slot, const std::vector<int32_t>& prompt, Trace& trace) {
+    const int length = static_cast<int>(prompt.size());
     SlotSampling own = sampling;
-    own.prompt_length = static_cast<int>(prompt.size());
-    own.max_length = own.prompt_length + count + (slot == 1 ? 1000 : 0);
-    PrepareSlot(decoder, slot, prompt, own);
+    own.max_length = length + count + (slot == 1 ? 1000 : 0);
+    decoder.Prepare(slot, prompt, own);
     auto stopped = decoder.slots.stopped().Get();
     stopped[slot] = 0;
     decoder.slots.stopped().Set(stopped);
-    const auto results =
-        decoder.Run({{slot, 0, prompt}}, {{static_cast<int>(prompt.size()) - 1, slot, -1}});
-    AppendResult(trace, results[0], decoder.logits.Get(), 0, dims().vocab);
+    decoder.Append(trace, decoder.Run({{slot, 0, prompt}}, {{length - 1, slot, -1}}));
   };
   start(0, first_prompt, traces[0]);
   start(1, neighbour, traces[1]);
@@ -356,18 +355,17 @@ TEST_P(Bits, RecycledSlotForgetsItsEarlierSequence) {
       const auto history = decoder.slots.history().Get();
       graph->Replay();
       const auto results = decoder.Results();
-      const auto logits = decoder.logits.Get();
       EXPECT_EQ(results[0].valid, running);
       EXPECT_EQ(results[1].valid, 0);
       if (running) {
-        AppendResult(of_slot_0, results[0], logits, 0, dims().vocab);
+        decoder.Append(of_slot_0, results);
       } else {
         const auto after = decoder.slots.history().Get();
         const size_t end = decoder.slots.state.max_context;
         EXPECT_TRUE(SameBits(std::vector<int32_t>(after.begin(), after.begin() + end),
                              {history.begin(), history.begin() + end}));
       }
-      AppendResult(traces[1], results[2], logits, 2, dims().vocab);
+      decoder.Append(traces[1], results, 2);
     }
   };
   decode(traces[0], count + 3);
@@ -390,9 +388,8 @@ TEST_P(Bits, LogitsAreThoseOfTheCpu) {
   const auto oracle = MakeBackend({"cpu", 2, "auto"});
   const auto prompt = Prompt(150, d.vocab, 30);
   const auto score = [&](Backend& on) {
-    ToyDecoder decoder(on, d, 5);
-    decoder.want_logits = true;
-    PrepareSlot(decoder, 1, prompt, DefaultSampling());
+    TracedDecoder decoder(on, d);
+    decoder.Prepare(1, prompt, DefaultSampling());
     std::vector<ToyDecoder::SampleAt> samples;
     for (int i = 0; i + 1 < static_cast<int>(prompt.size()); i += 7)
       samples.push_back({i, 1, prompt[i + 1]});

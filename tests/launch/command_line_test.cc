@@ -29,6 +29,7 @@ Result RunWith(const std::vector<Command>& commands, std::vector<const char*> ar
 struct Options {
   std::string input;
   int limit = 5;
+  double scale = 1.5;
   bool logits = false;
   std::vector<std::string> names;
   std::filesystem::path folder;
@@ -41,6 +42,7 @@ Command Sample(Options& o, std::function<int(const Config&)> run) {
           .details = "Rows in, rows out.",
           .options = {Required("--input", &o.input, "what is read"),
                       Optional("--limit", &o.limit, "rows at most"),
+                      Optional("--scale", &o.scale, "a factor"),
                       Optional("--logits", &o.logits, "also logits"),
                       Optional("--name", &o.names, "again and again"),
                       Optional("--folder", &o.folder, "a place"),
@@ -132,13 +134,42 @@ TEST(CommandLine, UsageErrorsExitWith2) {
                                              {"sample", "--input", "a", "--limit", "many"},
                                              {"sample", "--input", "a", "--unknown"},
                                              {"sample", "--input", "a", "stray"},
-                                             {"sample", "--input", "a", "--seed", "-1"}}) {
+                                             {"sample", "--input", "a", "--seed", "-1"},
+                                             {"sample", "--input", "a", "--limit", "2147483648"},
+                                             {"sample", "--input", "a", "--scale", "1e400"},
+                                             {"sample", "--input", "a", "--scale", "nan"}}) {
     const Result r = RunWith({command}, args);
     EXPECT_EQ(r.status, 2) << ::testing::PrintToString(args);
     EXPECT_EQ(r.err.substr(0, 10), "rollcast: ");
     EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
     EXPECT_EQ(r.out, "");
   }
+}
+
+TEST(CommandLine, NumbersBeyondTheirTypeAreRefusedWithItsRange) {
+  Options o;
+  int64_t version = 3;
+  Command command = Sample(o, [](const Config&) { return 0; });
+  command.options.push_back(Optional("--version", &version, "of the weights"));
+  const auto run = [&](const char* name, const char* value) {
+    return RunWith({command}, {"sample", "--input", "a", "--model", "m", name, value});
+  };
+  for (const char* value :
+       {"9223372036854775808", "99999999999999999999", "-9223372036854775809", "1e3", "1.5", "0x1"})
+    EXPECT_EQ(
+        run("--version", value).err,
+        StrCat("rollcast: sample: --version: expected an integer from -9223372036854775808 to "
+               "9223372036854775807, got ",
+               value, " (--help lists what there is)\n"));
+  EXPECT_EQ(version, 3);
+  EXPECT_EQ(run("--version", "9223372036854775807").status, 0);
+  EXPECT_EQ(version, INT64_MAX);
+  EXPECT_EQ(run("--version", "-9223372036854775808").status, 0);
+  EXPECT_EQ(version, INT64_MIN);
+  EXPECT_EQ(run("--scale", "-2.5e3").status, 0);
+  EXPECT_EQ(o.scale, -2500);
+  const std::string help = RunWith({command}, {"sample", "--help"}).out;
+  EXPECT_NE(help.find("--limit INT=5"), std::string::npos) << help;
 }
 
 TEST(CommandLine, FaultsAreOneLineAndAStatus) {

@@ -194,6 +194,16 @@ TEST(Config, SetNamesWhatIsWrongWithIt) {
   EXPECT_EQ(Fault("", {"engine.max_running=many"}),
             "--set: engine.max_running: expected an integer from 1 to 65536, got many, which is no "
             "TOML value (1, 0.5, true, \"text\", [1, 2])");
+  for (const char* value : {"99999999999999999999", "-99999999999999999999"})
+    EXPECT_EQ(Fault("", {StrCat("engine.max_running=", value).c_str()}),
+              StrCat("--set: engine.max_running: expected an integer from 1 to 65536, got ", value,
+                     ", an integer beyond 64 bits"));
+  EXPECT_EQ(Fault("", {"engine.max_running=1e30"}),
+            "--set: engine.max_running: expected an integer from 1 to 65536, got 1e+30");
+  // 2^53 + 1, which float64 takes for 2^53.
+  EXPECT_EQ(Fault("", {"rollout.seed=9007199254740993"}),
+            "--set: rollout.seed: expected an integer from 0 to 9007199254740992, got "
+            "9007199254740993");
   EXPECT_EQ(Fault("", {"sampling.stop_strings=foo"}).substr(0, 72),
             "--set: sampling.stop_strings: expected an array of strings, got foo, whi");
   EXPECT_EQ(Fault("", {"engine.max_running=1\nx=2"}).substr(0, 26), "--set: engine.max_running:");

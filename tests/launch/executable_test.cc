@@ -173,6 +173,8 @@ TEST_F(ToyJob, MetricsGoToAFolderThatIsMadeAtTheStart) {
   const std::string prompts = Write("p.jsonl", "{\"id\": \"a\", \"tokens\": [5]}\n");
   ExpectRefused(Generate(prompts, {"--set", "metrics.file=" + prompts + "/m.prom"}),
                 "p.jsonl/m.prom: cannot be created");
+  ExpectRefused(Generate(prompts, {"--set", "metrics.file=" + prompts}),
+                "p.jsonl: is not an earlier metrics file");
   const CommandResult r =
       Generate(prompts, {"--set", "metrics.file=" + Path("new") + "/deep/m{rank}.prom"});
   EXPECT_EQ(r.status, 0) << r.out;

@@ -18,7 +18,7 @@ TEST(Log, WritesWhoLevelAndMessageToBothPlaces) {
   OpenLog({.level = "warn", .file = path.string()}, "rank 3");
   LogInfo("not shown");
   LogWarn("late: {} % braces and percent stay");
-  LogError("gone");
+  LogError("gone: ValueError: a\n  b\t\x1b[1m");
   const std::string console = testing::internal::GetCapturedStderr();
   OpenLog(LogSettings(), "");
   std::ifstream file(path);
@@ -28,7 +28,9 @@ TEST(Log, WritesWhoLevelAndMessageToBothPlaces) {
     EXPECT_NE(written.find(" [rank 3] warning: late: {} % braces and percent stay\n"),
               std::string::npos)
         << written;
-    EXPECT_NE(written.find(" [rank 3] error: gone\n"), std::string::npos) << written;
+    EXPECT_NE(written.find(" [rank 3] error: gone: ValueError: a\\n  b\\x09\\x1b[1m\n"),
+              std::string::npos)
+        << written;
   }
   std::filesystem::remove(path);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <set>
@@ -57,6 +58,17 @@ class MainJobTest : public ::testing::Test {
     return "exec " + Quoted(ROLLCAST_MPIRUN) + " " + mpi_options + " -np 1 " +
            Command("trainer", options) + " : -np " + std::to_string(workers) + " " +
            Command("worker", options);
+  }
+
+  /// The options of a command scorer whose reward is the Python expression `reward` of `row`.
+  std::string ScoredBy(const std::string& reward) const {
+    const auto script = folder_ / "scorer.py";
+    std::ofstream(script) << "import json, sys\n"
+                             "for line in sys.stdin:\n"
+                             "    row = json.loads(line)\n"
+                             "    print(json.dumps({'id': row['id'], 'reward': "
+                          << reward << "}), flush=True)\n";
+    return "--set scorer.kind=command --set scorer.command=" + Quoted("python3 " + script.string());
   }
 
   /// Rows that a reader finds now; 0 when there is no file yet.
@@ -317,16 +329,67 @@ TEST_F(MainJobTest, UpdatesThatThrowCompletionsAwayAreWarnedOfOnce) {
   }
 }
 
-TEST_F(MainJobTest, AKilledScorerIsStartedAgain) {
-  const auto script = folder_ / "scorer.py";
-  std::ofstream(script) << "import json, sys\n"
-                           "for line in sys.stdin:\n"
-                           "    row = json.loads(line)\n"
-                           "    print(json.dumps({'id': row['id'], 'reward': 1}), flush=True)\n";
-  MpiJob job(Job("--set trainer.updates=60 --set scorer.kind=command --set scorer.deadline_s=20 "
-                 "--set scorer.command=" +
-                 Quoted("python3 " + script.string())),
+TEST_F(MainJobTest, EqualRewardsAreWarnedOfOnce) {
+  MpiJob job(Job("--set trainer.updates=7 --set scorer.pattern=."), folder_);
+  ASSERT_EQ(job.Wait(120s), 0) << job.err();
+  const std::string what =
+      "warning: update 5: nothing to learn from: all rewards of each group are equal, for five "
+      "updates now; look at the scorer and at the completions, or raise rollout.group_size\n";
+  const size_t at = job.err().find(what);
+  ASSERT_NE(at, std::string::npos) << job.err();
+  EXPECT_EQ(job.err().find("nothing to learn from", at + what.size()), std::string::npos);
+  const auto updates = TrajectoryReader(file()).ReadUpdates();
+  ASSERT_EQ(updates.size(), 7u);
+  for (const SyncReport& update : updates) EXPECT_EQ(update.digest, updates[0].digest);
+}
+
+// What float32 holds is trained on, whatever its size; what it does not hold has no reward.
+TEST_F(MainJobTest, HugeRewardsStayFiniteOrAreRefused) {
+  MpiJob job(Job("--set trainer.updates=3 " +
+                 ScoredBy("(3e38, -3e38, 1e308, -1e308)[row['completion_ids'][0] % 4]")),
              folder_);
+  ASSERT_EQ(job.Wait(120s), 0) << job.err();
+  for (const char* no_number : {"nan", "inf"})
+    EXPECT_EQ(job.out().find(no_number), std::string::npos) << job.out();
+  const TrajectoryReader reader(file());
+  std::map<int, int> rows;
+  for (int64_t i = 0; i < reader.rows(); ++i) {
+    const Trajectory t = reader.Read(i);
+    const int kind = t.completion.at(0) % 4;
+    ++rows[kind];
+    if (kind < 2) {
+      EXPECT_EQ(t.outcome, Outcome::kCompleted) << t.message;
+      EXPECT_EQ(t.reward, kind == 0 ? 3e38 : -3e38);
+    } else {
+      EXPECT_EQ(t.outcome, Outcome::kScoringFailed);
+      EXPECT_EQ(t.message, kind == 2 ? "the reward is 1e+308, beyond float32 (3.4e+38 at most)"
+                                     : "the reward is -1e+308, beyond float32 (3.4e+38 at most)");
+    }
+    for (const float logprob : t.logprob) EXPECT_TRUE(std::isfinite(logprob));
+  }
+  EXPECT_EQ(rows.size(), 4u);
+  const auto updates = reader.ReadUpdates();
+  ASSERT_EQ(updates.size(), 3u);
+  EXPECT_NE(updates[2].digest, updates[0].digest) << "there was something to learn from";
+  MpiJob inspect("exec " + Quoted(ROLLCAST_BINARY) + " inspect " + Quoted(file().string()),
+                 folder_);
+  EXPECT_EQ(inspect.Wait(60s), 0) << inspect.err();
+  const std::string summary = inspect.out().substr(0, inspect.out().find("weight updates"));
+  for (const char* no_number : {"nan", "inf"})
+    EXPECT_EQ(summary.find(no_number), std::string::npos) << summary;
+}
+
+TEST_F(MainJobTest, RewardsThatAreAllBeyondFloat32EndTheJobWithTheReason) {
+  MpiJob job(Job("--set trainer.updates=3 " + ScoredBy("1e308")), folder_);
+  EXPECT_GT(job.Wait(120s), 0);
+  EXPECT_NE(job.err().find("update 1: none of 16 completions can be trained on; the first: "
+                           "scoring_failed: the reward is 1e+308, beyond float32"),
+            std::string::npos)
+      << job.err();
+}
+
+TEST_F(MainJobTest, AKilledScorerIsStartedAgain) {
+  MpiJob job(Job("--set trainer.updates=60 --set scorer.deadline_s=20 " + ScoredBy("1")), folder_);
   ASSERT_TRUE(job.WaitFor([&] { return Rows() > 0; }, 60s)) << job.err();
   const std::vector<pid_t> scorers = job.Find("python3");
   ASSERT_GE(scorers.size(), 2u);

@@ -7,9 +7,13 @@
 #include <iterator>
 
 #include "kernels/check.h"
+#include "tests/testing/expect_error.h"
+#include "tests/testing/temporary_dir.h"
 
 namespace rollcast {
 namespace {
+
+using testing::ExpectError;
 
 RankMetrics Sample() {
   RankMetrics m;
@@ -50,16 +54,68 @@ TEST(Metrics, ShowsTheLastUpdateByPhase) {
 }
 
 TEST(Metrics, FileIsReplacedWholeAndNamedByRank) {
-  const auto folder = std::filesystem::temp_directory_path() / "rollcast_metrics_test";
-  std::filesystem::create_directories(folder);
+  const testing::TemporaryDir dir;
+  const auto folder = dir.path() / "new";
   const std::string pattern = (folder / "rollcast-{rank}.prom").string();
-  WriteMetricsFile(pattern, Sample());
-  WriteMetricsFile(pattern, Sample());
-  std::ifstream file(folder / "rollcast-2.prom");
-  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), RenderMetrics(Sample()));
-  EXPECT_FALSE(std::filesystem::exists(folder / "rollcast-2.prom.new"));
+  {
+    MetricsFile file(pattern, 2);
+    for (int i = 0; i < 3; ++i) file.Write(Sample());
+    std::ifstream written(folder / "rollcast-2.prom");
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(written), {}), RenderMetrics(Sample()));
+    EXPECT_FALSE(std::filesystem::exists(folder / "rollcast-2.prom.new"));
+    std::filesystem::remove(folder / "rollcast-2.prom");  // as a tidy user may
+    file.Write(Sample());
+  }
+  MetricsFile later(pattern, 2);
   std::filesystem::remove_all(folder);
-  EXPECT_THROW(WriteMetricsFile(pattern, Sample()), Error);
+  ExpectError([&] { later.Write(Sample()); }, {"rollcast-2.prom: cannot be written: No such file"});
+}
+
+TEST(Metrics, OneFileHasOneWriter) {
+  const testing::TemporaryDir dir;
+  const std::string path = (dir.path() / "m.prom").string();
+  MetricsFile other(path, 1);
+  {
+    MetricsFile file(path, 0);
+    file.Write(Sample());
+    const std::string text = StrCat("metrics.file ", path, ": another job is writing it");
+    const std::string remedy = "; {rank} in the name keeps the files of several ranks apart";
+    ExpectError([&] { other.Write(Sample()); }, {text, remedy});
+    ExpectError([&] { MetricsFile(path, 1); }, {text, remedy});
+    file.Write(Sample());
+  }
+  other.Write(Sample());
+}
+
+TEST(Metrics, ReplacesNothingButMetrics) {
+  const testing::TemporaryDir dir;
+  const auto path = dir.path() / "m.prom";
+  MetricsFile begun(path, 0);
+  const auto expect_refused = [&](const std::string& message) {
+    const std::string key = "metrics.file " + dir.path().string();
+    ExpectError([&] { MetricsFile(path, 0); }, {key, message});
+    ExpectError([&] { begun.Write(Sample()); }, {key, message});
+  };
+  const auto text = [&](const char* name) {
+    std::ifstream file(dir.path() / name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  std::ofstream(path) << "up{job=\"mine\"} 1\n";
+  expect_refused(
+      "m.prom: is not an earlier metrics file, and nothing else is replaced; name another output, "
+      "or remove it");
+  EXPECT_EQ(text("m.prom"), "up{job=\"mine\"} 1\n");
+  std::filesystem::rename(path, dir.path() / "m.prom.new");
+  expect_refused("m.prom.new: is not an earlier metrics file");
+  EXPECT_EQ(text("m.prom.new"), "up{job=\"mine\"} 1\n");
+  std::filesystem::remove(dir.path() / "m.prom.new");
+  std::filesystem::create_symlink("/dev/null", path);
+  expect_refused("m.prom: is a symbolic link to /dev/null");
+  std::filesystem::remove(path);
+  for (int run = 0; run < 2; ++run) {
+    MetricsFile(path, 0).Write(Sample());
+  }
+  EXPECT_EQ(text("m.prom"), RenderMetrics(Sample()));
 }
 
 }  // namespace

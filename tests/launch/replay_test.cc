@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <functional>
 
 #include "launch/toy_model.h"
 #include "rollout/trajectory_file.h"
@@ -34,11 +35,14 @@ class ReplayTest : public ::testing::Test {
     args.insert(args.end(), more.begin(), more.end());
     return RunRollcast(args);
   }
-  /// A copy of out.h5 with its first row changed.
+  /// A copy of out.h5 with its first row, and what is said of the file, changed.
   template <class Change>
-  void WriteChanged(const char* name, Change change) const {
+  void WriteChanged(const char* name, Change change,
+                    const std::function<void(TrajectoryFileInfo&)>& change_info = nullptr) const {
     const TrajectoryReader reader(Path("out.h5"));
-    TrajectoryFile file(Path(name), reader.info());
+    TrajectoryFileInfo info = reader.info();
+    if (change_info) change_info(info);
+    TrajectoryFile file(Path(name), info);
     for (int64_t i = 0; i < reader.rows(); ++i) {
       Trajectory t = reader.Read(i);
       if (i == 0) change(t);
@@ -79,9 +83,45 @@ TEST_F(ReplayTest, OtherWeightsAndOtherVersionsAreErrors) {
   CommandResult r = Replay("out.h5", "other");
   EXPECT_EQ(r.status, 1);
   EXPECT_NE(r.out.find("was made with weights of digest"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("it was made with model.path = \"" + Path("toy") + "\" (here \"" +
+                       Path("other") + "\"); give the folder of those weights, or --version"),
+            std::string::npos)
+      << r.out;
   r = Replay("out.h5", "toy", {"--version", "1"});
   EXPECT_EQ(r.status, 1);
   EXPECT_NE(r.out.find("none of its 8 rows was drawn wholly under policy version 1"),
+            std::string::npos)
+      << r.out;
+}
+
+TEST_F(ReplayTest, AnotherUntieHeadIsNamedWithItsRemedy) {
+  const CommandResult r = Replay("out.h5", "toy", {"--set", "model.untie_head=true"});
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.out.find(": it was made with model.untie_head = false (here true); give --set "
+                       "model.untie_head=false\n"),
+            std::string::npos)
+      << r.out;
+  EXPECT_EQ(Replay("out.h5", "toy", {"--set", "model.untie_head=false"}).status, 0);
+}
+
+TEST_F(ReplayTest, ChangedFilesOfTheSameFolderAreNamed) {
+  std::filesystem::remove_all(dir_.path() / "toy");
+  MakeToyModel(dir_.path() / "toy", 2);
+  const CommandResult r = Replay("out.h5", "toy");
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.out.find("the files in that folder have changed since"), std::string::npos) << r.out;
+}
+
+TEST_F(ReplayTest, AConfigurationOfAnotherVersionIsSaidToBeUnknown) {
+  WriteChanged(
+      "old.h5", [](Trajectory&) {},
+      [](TrajectoryFileInfo& info) {
+        info.config = "[model]\nno_such_key = 1\n";
+        info.model_digest ^= 1;
+      });
+  const CommandResult r = Replay("old.h5", "toy");
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.out.find("is not known: the file's configuration:2: unknown key model.no_such_key"),
             std::string::npos)
       << r.out;
 }

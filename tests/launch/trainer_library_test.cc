@@ -22,7 +22,7 @@ TEST_F(TrainerLibraryTest, ServesAProgramInC) {
   EXPECT_NE(job.out().find("the probe has ended well"), std::string::npos) << job.out();
   const TrajectoryReader reader(Output());
   EXPECT_TRUE(reader.closed());
-  EXPECT_EQ(reader.rows(), 4);
+  EXPECT_EQ(reader.rows(), 8);
   EXPECT_EQ(reader.ReadUpdates().size(), 1u);
 }
 

@@ -136,6 +136,19 @@ int main(int argc, char** argv) {
   CHECK(strstr(rollcast_trainer_error(), "the drain limit of an update is nan s") != NULL);
   CHECK(rollcast_trainer_live_version(trainer) == 1);
 
+  /* What is pending can be ended: every completion comes back all the same. */
+  CHECK(rollcast_trainer_cancel(trainer, NAN, &result) == ROLLCAST_ERROR);
+  CHECK(strstr(rollcast_trainer_error(), "the timeout of Cancel is nan s") != NULL);
+  CHECK(rollcast_trainer_submit(trainer, prompt, NULL, &result) == ROLLCAST_OK);
+  rollcast_result_free(result);
+  CHECK(rollcast_trainer_cancel(trainer, 60, &result) == ROLLCAST_OK);
+  CHECK(rollcast_result_column(result, "reward", &column) == ROLLCAST_OK);
+  CHECK(column.count == 4);
+  rollcast_result_free(result);
+  CHECK(rollcast_trainer_cancel(trainer, 60, &result) == ROLLCAST_OK);
+  CHECK(rollcast_result_column(result, "reward", &column) == ROLLCAST_OK);
+  CHECK(column.count == 0);
+  rollcast_result_free(result);
   CHECK(rollcast_trainer_finish(trainer, 60) == ROLLCAST_OK);
   CHECK(rollcast_trainer_stats(trainer, 1, &result) == ROLLCAST_ERROR);
   CHECK(strcmp(rollcast_trainer_error(), "the job has been finished") == 0);

@@ -53,12 +53,16 @@ TEST_F(PythonTest, AnExceptionInTheScriptEndsTheJobWithItsText) {
   EXPECT_GT(job.Wait(60s), 0);
   const std::string err = job.err();
   EXPECT_NE(err.find("Traceback"), std::string::npos) << err;
-  EXPECT_NE(
-      err.find(
-          "rank 1] error: the trainer (rank 0) has failed: ValueError: the loss is not finite"),
-      std::string::npos)
+  EXPECT_NE(err.find("rank 1] error: the trainer (rank 0) has failed: ValueError: the loss is not "
+                     "finite:\\n  loss: nan\n"),
+            std::string::npos)
       << err;
-  EXPECT_EQ(TrajectoryReader(Output()).rows(), 3);
+  const TrajectoryReader reader(Output());
+  EXPECT_EQ(reader.rows(), 3);
+  EXPECT_EQ(
+      reader.end(),
+      "failed: the trainer (rank 0) has failed: ValueError: the loss is not finite:\\n  loss: "
+      "nan");
 }
 
 TEST_F(PythonTest, AScriptThatHasMpiForOneThreadIsToldSo) {

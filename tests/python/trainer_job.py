@@ -151,6 +151,19 @@ def submit(client, _):
     assert rest.groups == 2 and rest.pending_groups == 0
     assert {t.group_id for t in first} | {t.group_id for t in rest} == set(ids)
     assert len(client.collect(timeout=0.01)) == 0
+
+    # What a rollout that was late has left can be ended.
+    long = {"max_tokens": 480, "ignore_eos": True}
+    expect_error("go on: collect or cancel them",
+                 lambda: client.rollout(PROMPTS, 64, long, timeout=0.01))
+    expect_error("are pending; collect or cancel them first", lambda: client.rollout(PROMPTS, 1))
+    cancelled = client.cancel()
+    assert cancelled.groups == 3 and cancelled.pending_groups == 0 and len(cancelled) == 3 * 64
+    cut = [t for t in cancelled if t.outcome == "aborted"]
+    assert len(cut) == 3 * 64 - len(cancelled.completed()) > 0
+    assert all(t.message == "cancelled by the trainer" and len(t.completion) < 480 for t in cut)
+    assert client.cancel().groups == 0
+    assert len(client.rollout(PROMPTS, 1).completed()) == 3
     # Several threads: calls wait for one another.
     scores = []
 
@@ -283,7 +296,8 @@ def arguments(client, model):
     for wrong in (nan, inf, -inf, -1, 1e10, "soon"):
         text = f"timeout is {wrong!r}: must be a number of seconds"
         for call in (lambda: client.rollout(["a"], 1, timeout=wrong),
-                     lambda: client.collect(timeout=wrong), lambda: client.finish(wrong),
+                     lambda: client.collect(timeout=wrong), lambda: client.cancel(wrong),
+                     lambda: client.finish(wrong),
                      lambda: client.score([1, 2], timeout=wrong),
                      lambda: client.manifest(wrong), lambda: client.stats(wrong)):
             expect_error(text, call)
@@ -313,7 +327,7 @@ def begin_mpi(level):
 
 def fails(client, _):
     client.rollout(PROMPTS, 1)
-    raise ValueError("the loss is not finite")
+    raise ValueError("the loss is not finite:\n  loss: nan")
 
 
 def interrupted(client, _):

@@ -100,6 +100,15 @@ TEST(SameNumberTest, RelativeTolerance) {
   EXPECT_FALSE(SameNumber({1, false}, {-1, false}));
 }
 
+TEST(SameNumberTest, IntegersAreComparedExactly) {
+  EXPECT_FALSE(SameNumber({12345678, false}, {12345679, false}));
+  EXPECT_TRUE(SameNumber({12345678, false}, {12345678, false}));
+  EXPECT_TRUE(SameNumber({12345678, false}, {12345678.5, false}));
+  EXPECT_FALSE(SameNumber({9007199254740992, false}, {9007199254740991, false}));
+  EXPECT_FALSE(SameNumber({100000000, true}, {1000001, false}));
+  EXPECT_FALSE(SameAnswer("12,345,678", "12345679.0"));
+}
+
 TEST(SameNumberTest, PercentMeansEither) {
   EXPECT_TRUE(SameNumber({50, true}, {50, false}));
   EXPECT_TRUE(SameNumber({0.5, false}, {50, true}));

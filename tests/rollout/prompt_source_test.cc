@@ -169,9 +169,16 @@ TEST(ReadPromptsTest, AScorerThatComparesNeedsAnAnswerInEveryRow) {
   PromptOptions options;
   options.needs_answer = true;
   EXPECT_EQ(Read(R"({"text": "x", "answer": 0})", options)[0].answer, "0");
+  EXPECT_EQ(Read(R"({"text": "x", "answer": 9007199254740993})", options)[0].answer,
+            "9007199254740993");
   EXPECT_EQ(ReadError("{\"text\": \"x\", \"answer\": \"a\"}\n{\"text\": \"x\", \"answer\": null}",
                       options),
             "p.jsonl:2: there is no \"answer\", and the scorer compares with it");
+  for (const char* key : {"id", "answer", "metadata"})
+    EXPECT_EQ(ReadError(StrCat("{\"text\": \"x\", \"", key, "\": 99999999999999999999}"), options),
+              StrCat("p.jsonl:1:", std::string_view(key).size() + 19,
+                     ": the integer 99999999999999999999 is beyond 64 bits; write it as a text, in "
+                     "quotes"));
 }
 
 TEST(ReadPromptsTest, TokensMustBeInTheVocabulary) {

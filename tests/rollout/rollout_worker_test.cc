@@ -193,6 +193,56 @@ TEST(RolloutWorkerTest, RefusalsComeOutWithTheirReasonAndAreNotScored) {
   EXPECT_EQ(toy.engine->stats().pages_used, 0);
 }
 
+/// Encoding goes on until `poll` ends it.
+class EndlessTokenizer final : public ByteTokenizer {
+ public:
+  std::vector<int32_t> Encode(std::string_view, bool,
+                              const std::function<void()>& poll) const override {
+    begun_ = true;
+    begun_.notify_all();
+    while (true) poll();
+  }
+  void AwaitEncode() { begun_.wait(false); }
+
+ private:
+  mutable std::atomic<bool> begun_{false};
+};
+
+GroupWork TextWork(uint64_t group_id, int samples) {
+  GroupWork work = Work(group_id, samples);
+  work.prompt.clear();
+  work.text = "a huge text";
+  return work;
+}
+
+TEST(RolloutWorkerTest, AnAbortIsHeardWhileATextIsTurnedIntoIds) {
+  ToyEngine toy(ToyEngineConfig());
+  EndlessTokenizer tokenizer;
+  RolloutWorker worker(*toy.engine, &tokenizer, nullptr, {});
+  worker.SubmitGroup(TextWork(1, 2));
+  tokenizer.AwaitEncode();
+  worker.AbortGroup(2, "not this one");
+  worker.SubmitGroup(TextWork(3, 1));
+  worker.AbortAll("stopped by SIGINT");
+  std::map<uint64_t, int> outcomes;
+  for (const WorkerResult& result : Await(worker, 3)) {
+    const Trajectory& t = std::get<Trajectory>(result);
+    ++outcomes[t.group_id];
+    EXPECT_EQ(t.outcome, Outcome::kAborted);
+    EXPECT_EQ(t.finish_reason, FinishReason::kAbort);
+    EXPECT_EQ(t.message, "stopped by SIGINT");
+  }
+  EXPECT_EQ(outcomes, (std::map<uint64_t, int>{{1, 2}, {3, 1}}));
+}
+
+TEST(RolloutWorkerTest, EndsWhileATextIsTurnedIntoIds) {
+  ToyEngine toy(ToyEngineConfig());
+  EndlessTokenizer tokenizer;
+  RolloutWorker worker(*toy.engine, &tokenizer, nullptr, {});
+  worker.SubmitGroup(TextWork(1, 2));
+  tokenizer.AwaitEncode();
+}
+
 // A full engine queue throttles: what does not fit waits its turn, and only a request that can
 // never be served is refused.
 TEST(RolloutWorkerTest, AShortEngineQueueThrottlesAndRefusesNothing) {

@@ -82,6 +82,8 @@ TEST(OverrideSampling, ErrorsAreThoseOfTheTable) {
   EXPECT_EQ(Fault(R"({"seed": 18446744073709551615})"),
             "sampling.seed: expected an integer from 0 to 9007199254740992, got "
             "18446744073709551615");
+  EXPECT_EQ(Fault(R"({"seed": 9007199254740993})"),
+            "sampling.seed: expected an integer from 0 to 9007199254740992, got 9007199254740993");
   EXPECT_EQ(Fault("[1]"), "\"sampling\" is an array; it must be an object");
 }
 

@@ -199,7 +199,9 @@ TEST(TokenizerTest, FirstSpaceOfSentencePieceGoesOnce) {
 /// Only what the interface demands.
 class MinimalTokenizer : public Tokenizer {
  public:
-  std::vector<int32_t> Encode(std::string_view, bool) const override { return {}; }
+  std::vector<int32_t> Encode(std::string_view, bool, const std::function<void()>&) const override {
+    return {};
+  }
   std::string Decode(std::span<const int32_t> ids, bool) const override {
     std::string bytes, text;
     for (const int32_t id : ids) bytes += static_cast<char>(id);
@@ -312,6 +314,29 @@ TEST(TokenizerTest, TruncationAndPaddingOfTheFileAreNotApplied) {
   file["padding"] = {{"strategy", {{"Fixed", 64}}}, {"direction", "Right"}, {"pad_id", 0}};
   const std::string text = "The quick brown fox";
   EXPECT_EQ(LoadJson(file)->Encode(text), Tokenizer::Load(kData / "gpt2")->Encode(text));
+}
+
+TEST(TokenizerTest, ALongTextCanBeLeft) {
+  // One piece without an end, and many words.
+  const std::string run(200000, 'a');
+  std::string words;
+  for (int i = 0; i < 40000; ++i) words += StrCat("w", i, " ");
+  for (const char* name : {"gpt2", "llama2", "metaspace"}) {
+    const auto tokenizer = Tokenizer::Load(kData / name);
+    for (const std::string& text : {run, words}) {
+      int polls = 0;
+      const auto ids = tokenizer->Encode(text, false, [&] { ++polls; });
+      EXPECT_EQ(ids, tokenizer->Encode(text)) << "asking changes nothing";
+      EXPECT_GE(polls, 9) << name << ": in 40000 units of work and more";
+      int left = 0;
+      const auto leave = [&] {
+        if (++left == 3) throw Error("enough");
+      };
+      testing::ExpectError([&] { (void)tokenizer->Encode(text, false, leave); }, {"enough"});
+      EXPECT_EQ(left, 3);
+      EXPECT_EQ(tokenizer->Encode(text), ids) << "nothing is left over";
+    }
+  }
 }
 
 TEST(TokenizerTest, LongRunsTakeLinearithmicTime) {

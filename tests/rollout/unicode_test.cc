@@ -15,6 +15,14 @@ std::string Lossy(std::string_view bytes) {
   return out;
 }
 
+TEST(UnicodeTest, PutsATextOnOneLine) {
+  EXPECT_EQ(OneLine("a\tb\r\n\x1b[1mc\xC2\x85\xFF\x7f"),
+            "a\\x09b\\x0d\\n\\x1b[1mc\\x85\xEF\xBF\xBD\\x7f");
+  EXPECT_EQ(OneLine("\xC3\xA9\xC3\xA9", 2), "\xC3\xA9\xC3\xA9");
+  EXPECT_EQ(OneLine("\xC3\xA9\xC3\xA9x", 2), "\xC3\xA9\xC3\xA9 ...");
+  EXPECT_EQ(OneLine(""), "");
+}
+
 TEST(UnicodeTest, ReplacesMaximalSubparts) {
   const std::string r(kReplacementCharacter);
   EXPECT_EQ(Lossy("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80"),

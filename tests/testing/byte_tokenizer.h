@@ -1,6 +1,7 @@
 // A tokenizer whose ids are bytes.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,9 +10,10 @@
 namespace rollcast::testing {
 
 /// Ids 0 to 255 are bytes; there are no special tokens. Ids beyond decode to nothing.
-class ByteTokenizer final : public Tokenizer {
+class ByteTokenizer : public Tokenizer {
  public:
-  std::vector<int32_t> Encode(std::string_view text, bool = false) const override {
+  std::vector<int32_t> Encode(std::string_view text, bool = false,
+                              const std::function<void()>& = nullptr) const override {
     std::vector<int32_t> ids;
     for (char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;

@@ -14,6 +14,16 @@
 
 namespace rollcast::testing {
 
+/// Of every tensor of the toy ranks, from `seed`.
+inline TensorSet Weights(int seed) { return MakeTensors(ToyUpdateTarget::Manifest(), seed); }
+
+inline UpdateOptions With(UpdateMode mode, double deadline_s = 20) {
+  UpdateOptions options;
+  options.mode = mode;
+  options.deadline = std::chrono::duration<double>(deadline_s);
+  return options;
+}
+
 /// Rollout ranks 1..n, each a thread that polls, handles and ticks until the end or an exception.
 class UpdateRanks {
  public:

@@ -13,6 +13,7 @@
 namespace rollcast {
 namespace {
 
+using testing::Contains;
 using testing::CoordinatorTest;
 using testing::ExpectError;
 using testing::kTrainer;
@@ -212,6 +213,54 @@ TEST_F(CoordinatorTest, CollectReturnsWhatThereIsAtItsDeadline) {
   EXPECT_EQ(replies[0].pending_groups, 1);
 }
 
+TEST_F(CoordinatorTest, AnAbortEndsWhatIsPendingAndNothingLater) {
+  Make({1, 2}, /*max_tries=*/3, /*max_lag=*/0);
+  Start(/*room=*/2);
+  for (uint64_t id : {10, 11, 12}) Submit(id, 2);
+  const auto first = TakeWork(1), second = TakeWork(2);
+  ASSERT_EQ(first.size(), 1u);
+  ASSERT_EQ(second.size(), 1u);
+  Say(kTrainer, AbortMessage{"cancelled"});
+  for (int rank : workers_) {
+    const auto aborts = Take<AbortMessage>(rank);
+    ASSERT_EQ(aborts.size(), 1u);
+    EXPECT_EQ(aborts[0].message, "cancelled");
+  }
+  // What comes after it is work like any other.
+  Submit(13, 2);
+  Collect(3);
+  live_ = 1;
+  ResultsMessage results;
+  results.trajectories = {Done(first[0], 0, 0), Done(first[0], 1, 1)};
+  Say(1, results);
+  Pull(1, 2);
+  const auto later = TakeWork(1);
+  ASSERT_EQ(later.size(), 1u) << "the over-lag sample is not made again";
+  EXPECT_EQ(later[0].group_id, 13u);
+  coordinator_->Lose(2, "it was killed", now_);
+  EXPECT_TRUE(TakeWork(1).empty()) << "nor is what the lost rank had";
+  const auto replies = Take<CollectReply>(kTrainer);
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].pending_groups, 1);
+  std::map<std::string, std::string> outcomes;
+  for (const Trajectory& t : replies[0].trajectories)
+    outcomes[StrCat(t.group_id, "/", t.sample_index)] = StrCat(Name(t.outcome), ": ", t.message);
+  EXPECT_EQ(outcomes.size(), 6u);
+  EXPECT_TRUE(Contains(outcomes["10/0"], "over_lag: ")) << outcomes["10/0"];
+  EXPECT_TRUE(Contains(outcomes["10/0"], "; given up after 1 tries: cancelled"))
+      << outcomes["10/0"];
+  EXPECT_EQ(outcomes["10/1"], "completed: ");
+  for (const char* sample : {"11/0", "11/1"})
+    EXPECT_EQ(outcomes[sample], "failed: rollout rank 2 is lost: it was killed");
+  for (const char* sample : {"12/0", "12/1"}) EXPECT_EQ(outcomes[sample], "aborted: cancelled");
+  live_ = 2;
+  Return(1, later[0], 1);
+  Collect(1);
+  ASSERT_EQ(TakeWork(1).size(), 0u);
+  Pull(1, 2);
+  EXPECT_EQ(TakeWork(1).size(), 1u) << "a later group has its tries";
+}
+
 TEST_F(CoordinatorTest, AReplyIsNotLargerThanAMessageMayBe) {
   Make({1});
   Start();
@@ -393,6 +442,7 @@ TEST_F(CoordinatorTest, ExactlyOneOutcomeUnderRandomTrouble) {
         waiting = true;
       }
       if (!waiting && chance(5)) ++live_;
+      if (chance(1)) Say(kTrainer, AbortMessage{"cancelled"});
       for (int rank : workers_) {
         for (const GroupWork& work : TakeWork(rank))
           for (int32_t sample : work.samples) held[rank].emplace_back(work, sample);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/float_convert.h"
+#include "tests/testing/expect_error.h"
 #include "tests/testing/fake_nccl_library.h"
 #include "tests/testing/foreign_transfer.h"
 #include "tests/testing/update_ranks.h"
@@ -15,6 +16,7 @@ namespace rollcast {
 namespace {
 
 using testing::BytesOf;
+using testing::Contains;
 using testing::FakeNccl;
 using testing::Fault;
 using testing::ForeignTransfer;
@@ -22,19 +24,8 @@ using testing::MakeTensors;
 using testing::TensorSet;
 using testing::ToyUpdateTarget;
 using testing::UpdateRanks;
-
-TensorSet Weights(int seed) { return MakeTensors(ToyUpdateTarget::Manifest(), seed); }
-
-UpdateOptions With(UpdateMode mode, double deadline_s = 20) {
-  UpdateOptions options;
-  options.mode = mode;
-  options.deadline = std::chrono::duration<double>(deadline_s);
-  return options;
-}
-
-bool Contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using testing::Weights;
+using testing::With;
 
 std::unique_ptr<DeviceTransfer> Cpu() { return MakeDeviceTransfer("cpu"); }
 

@@ -13,6 +13,7 @@ namespace rollcast {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::Contains;
 using testing::ExpectError;
 using testing::Fault;
 using testing::ToyJob;
@@ -31,6 +32,34 @@ UpdateOptions Update(UpdateMode mode, InFlightPolicy policy = InFlightPolicy::kK
   options.mode = mode;
   options.in_flight = policy;
   return options;
+}
+
+/// Without hidden states, and with a timeout that no healthy job needs.
+std::vector<Trajectory> Rollout(ToyJob& job, const std::vector<PromptGroup>& prompts,
+                                int group_size) {
+  return job.client().Rollout(prompts, group_size, Sampling(), false, 60s);
+}
+
+/// `workers` ranks, of which a killed one is found out soon.
+ToyJob::Options Watchful(int workers) {
+  ToyJob::Options options;
+  options.workers = workers;
+  options.heartbeat_s = 0.05;
+  options.silence_s = 1;
+  return options;
+}
+
+/// With work to do, of which nothing has been collected.
+void StartWork(ToyJob& job) {
+  job.client().WaitUntilStarted();
+  job.client().Submit(ToyPrompts(4), 4, Sampling(), false);
+}
+
+void ExpectEnd(ToyJob& job, std::initializer_list<int> ranks, const std::string& why) {
+  for (const int rank : ranks) {
+    const std::string end = job.Join(rank);
+    EXPECT_TRUE(Contains(end, why)) << rank << ": " << end;
+  }
 }
 
 // What must be the same wherever a completion was made.
@@ -81,8 +110,7 @@ TEST(JobTest, TheNumberOfRanksDoesNotChangeABit) {
     options.workers = workers;
     ToyJob job(options);
     std::vector<std::string> prints;
-    for (const Trajectory& t : job.client().Rollout(ToyPrompts(6), 3, Sampling(), false, 60s))
-      prints.push_back(Fingerprint(t));
+    for (const Trajectory& t : Rollout(job, ToyPrompts(6), 3)) prints.push_back(Fingerprint(t));
     if (reference.empty()) reference = prints;
     EXPECT_EQ(prints, reference) << workers << " ranks";
     job.client().Finish(60s);
@@ -91,7 +119,7 @@ TEST(JobTest, TheNumberOfRanksDoesNotChangeABit) {
 
 TEST(JobTest, ScoresAreThoseOfDecodingBitForBit) {
   ToyJob job({});
-  const auto trajectories = job.client().Rollout(ToyPrompts(1), 2, Sampling(), false, 60s);
+  const auto trajectories = Rollout(job, ToyPrompts(1), 2);
   for (const Trajectory& t : trajectories) {
     std::vector<int32_t> tokens = t.prompt;
     tokens.insert(tokens.end(), t.completion.begin(), t.completion.end());
@@ -108,12 +136,12 @@ class JobModeTest : public ::testing::TestWithParam<UpdateMode> {};
 
 TEST_P(JobModeTest, UpdatesReachAllRanksAndNewRolloutsShowThem) {
   ToyJob job({});
-  const auto before = job.client().Rollout(ToyPrompts(2), 4, Sampling(), false, 60s);
+  const auto before = Rollout(job, ToyPrompts(2), 4);
   const SyncReport report = job.client().Publish(Update(GetParam()), job.Weights(2));
   EXPECT_TRUE(report.committed) << report.error;
   EXPECT_EQ(report.version, 1);
   EXPECT_EQ(job.client().LiveVersion(), 1);
-  const auto after = job.client().Rollout(ToyPrompts(2), 4, Sampling(), false, 60s);
+  const auto after = Rollout(job, ToyPrompts(2), 4);
   bool differs = false;
   for (size_t i = 0; i < after.size(); ++i) {
     EXPECT_EQ(after[i].spans, (std::vector<PolicySpan>{{0, 12, 1}}));
@@ -123,7 +151,7 @@ TEST_P(JobModeTest, UpdatesReachAllRanksAndNewRolloutsShowThem) {
   EXPECT_TRUE(differs) << "other weights, the same text";
   // Back to the first weights: the same seeds give the same bits again.
   EXPECT_TRUE(job.client().Publish(Update(GetParam()), job.Weights(1)).committed);
-  const auto again = job.client().Rollout(ToyPrompts(2), 4, Sampling(), false, 60s);
+  const auto again = Rollout(job, ToyPrompts(2), 4);
   for (size_t i = 0; i < again.size(); ++i)
     EXPECT_EQ(Fingerprint(again[i]), Fingerprint(before[i]));
   job.client().Finish(60s);
@@ -179,7 +207,7 @@ TEST(JobTest, ARefusedPromptIsAnOutcomeAndDoesNotHoldUpTheRest) {
   prompts[1].tokens = {5, 99999};
   prompts[2].tokens.clear();
   prompts[2].text = "words";
-  const auto trajectories = job.client().Rollout(prompts, 2, Sampling(), false, 60s);
+  const auto trajectories = Rollout(job, prompts, 2);
   ASSERT_EQ(trajectories.size(), 6u);
   for (int i : {0, 1}) EXPECT_EQ(trajectories[static_cast<size_t>(i)].outcome, Outcome::kCompleted);
   for (int i : {2, 3, 4, 5}) {
@@ -188,8 +216,8 @@ TEST(JobTest, ARefusedPromptIsAnOutcomeAndDoesNotHoldUpTheRest) {
     EXPECT_EQ(t.finish_reason, FinishReason::kNone);
     EXPECT_TRUE(std::isnan(t.reward));
   }
-  EXPECT_NE(trajectories[2].message.find("99999"), std::string::npos) << trajectories[2].message;
-  EXPECT_NE(trajectories[4].message.find("no tokenizer"), std::string::npos);
+  EXPECT_TRUE(Contains(trajectories[2].message, "99999")) << trajectories[2].message;
+  EXPECT_TRUE(Contains(trajectories[4].message, "no tokenizer")) << trajectories[4].message;
   job.client().Finish(60s);
 }
 
@@ -201,7 +229,7 @@ TEST(JobTest, BadRewardsAreNeverGoodOnes) {
     return {INFINITY, ""};
   };
   ToyJob job(options);
-  for (const Trajectory& t : job.client().Rollout(ToyPrompts(3), 2, Sampling(), false, 60s)) {
+  for (const Trajectory& t : Rollout(job, ToyPrompts(3), 2)) {
     EXPECT_EQ(t.outcome, Outcome::kScoringFailed);
     EXPECT_TRUE(std::isnan(t.reward));
     EXPECT_NE(t.message, "");
@@ -216,7 +244,7 @@ TEST(JobTest, AWrongTensorIsTheCallersErrorAndTheJobGoesOn) {
   tensors.front().name = "model.no_such_tensor";
   ExpectError([&] { job.client().Publish(Update(UpdateMode::kStaged), tensors); },
               {"model.no_such_tensor"});
-  EXPECT_EQ(job.client().Rollout(ToyPrompts(1), 2, Sampling(), false, 60s).size(), 2u);
+  EXPECT_EQ(Rollout(job, ToyPrompts(1), 2).size(), 2u);
   EXPECT_EQ(job.client().LiveVersion(), 0);
   job.client().Finish(60s);
 }
@@ -224,10 +252,8 @@ TEST(JobTest, AWrongTensorIsTheCallersErrorAndTheJobGoesOn) {
 TEST(JobTest, AKilledWorkersSamplesAreMadeByTheOthersWithTheSameBits) {
   std::vector<std::string> reference;
   for (const bool kill : {false, true}) {
-    ToyJob::Options options;
-    options.workers = 3;
-    options.heartbeat_s = 0.05;
-    options.silence_s = kill ? 1 : 20;
+    ToyJob::Options options = Watchful(3);
+    if (!kill) options.silence_s = 20;
     ToyJob job(options);
     job.client().WaitUntilStarted();
     const auto ids = job.client().Submit(ToyPrompts(12), 4, Sampling(100), false);
@@ -254,33 +280,18 @@ TEST(JobTest, AKilledWorkersSamplesAreMadeByTheOthersWithTheSameBits) {
 }
 
 TEST(JobTest, AKilledTrainerEndsEveryRankWithAStatedError) {
-  ToyJob::Options options;
-  options.heartbeat_s = 0.05;
-  options.silence_s = 1;
-  ToyJob job(options);
-  job.client().WaitUntilStarted();
-  job.client().Submit(ToyPrompts(4), 4, Sampling(), false);
+  ToyJob job(Watchful(2));
+  StartWork(job);
   job.Kill(0);
-  for (int rank : {1, 2}) {
-    const std::string end = job.Join(rank);
-    EXPECT_NE(end.find("the trainer (rank 0) is lost"), std::string::npos) << rank << ": " << end;
-  }
+  ExpectEnd(job, {1, 2}, "the trainer (rank 0) is lost");
 }
 
 TEST(JobTest, AKilledCoordinatorEndsEveryRankWithAStatedError) {
-  ToyJob::Options options;
-  options.workers = 3;
-  options.heartbeat_s = 0.05;
-  options.silence_s = 1;
-  ToyJob job(options);
-  job.client().WaitUntilStarted();
-  job.client().Submit(ToyPrompts(4), 4, Sampling(), false);
+  ToyJob job(Watchful(3));
+  StartWork(job);
   job.Kill(1);
   ExpectError([&] { job.client().Collect(4, 60s); }, {"coordinator (rank 1) is lost"});
-  for (int rank : {0, 2, 3}) {
-    const std::string end = job.Join(rank);
-    EXPECT_NE(end.find("coordinator (rank 1) is lost"), std::string::npos) << rank << ": " << end;
-  }
+  ExpectEnd(job, {0, 2, 3}, "coordinator (rank 1) is lost");
 }
 
 TEST(JobTest, ARankWhoseScorerBreaksSaysSoAndIsReplaced) {
@@ -296,12 +307,12 @@ TEST(JobTest, ARankWhoseScorerBreaksSaysSoAndIsReplaced) {
   job.client().WaitUntilStarted();
   try {
     // Unless it was the coordinator's rank that broke, the job goes on.
-    for (const Trajectory& t : job.client().Rollout(ToyPrompts(9), 2, Sampling(), false, 60s))
+    for (const Trajectory& t : Rollout(job, ToyPrompts(9), 2))
       EXPECT_EQ(t.outcome, Outcome::kCompleted) << t.message;
     EXPECT_EQ(job.client().LostRanks().size(), 1u);
     job.client().Finish(60s);
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("the scorer broke"), std::string::npos) << e.what();
+    EXPECT_TRUE(Contains(e.what(), "the scorer broke")) << e.what();
   }
 }
 
@@ -326,12 +337,42 @@ TEST(JobTest, CollectGivesWhatThereIsAtItsTimeout) {
   job.client().Finish(60s);
 }
 
+TEST(JobTest, WhatALateRolloutHasLeftCanBeCancelled) {
+  ToyJob job({});
+  TrainerClient& client = job.client();
+  client.WaitUntilStarted();
+  ExpectError([&] { client.Rollout(ToyPrompts(8), 32, Sampling(100), false, 1ms); },
+              {"rollout: ",
+               " of 8 groups within 0.001 s; those are in the trajectory file alone, the "
+               "other ",
+               " go on: collect or cancel them"});
+  ExpectError([&] { Rollout(job, ToyPrompts(1), 1); },
+              {" groups of earlier submissions are pending; collect or cancel them first"});
+  const size_t before = job.appended().size();
+  const Collected cancelled = client.Cancel(60s);
+  EXPECT_EQ(cancelled.pending_groups, 0);
+  EXPECT_EQ(cancelled.trajectories.size(), 8 * 32 - before);
+  int aborted = 0;
+  for (const Trajectory& t : cancelled.trajectories) {
+    if (t.outcome == Outcome::kCompleted) continue;
+    ++aborted;
+    EXPECT_EQ(t.outcome, Outcome::kAborted);
+    EXPECT_EQ(t.message, "cancelled by the trainer");
+    EXPECT_LT(t.completion.size(), 100u);
+  }
+  EXPECT_GT(aborted, 0);
+  EXPECT_EQ(job.appended().size(), 8u * 32);
+  EXPECT_EQ(client.Cancel(60s).groups, 0) << "nothing is pending";
+  for (const Trajectory& t : Rollout(job, ToyPrompts(2), 3))
+    EXPECT_EQ(t.outcome, Outcome::kCompleted) << t.message;
+  client.Finish(60s);
+}
+
 TEST(JobTest, AFailedTrainerTellsAllRanksWhy) {
   ToyJob job({});
   job.client().WaitUntilStarted();
   job.client().Fail("the loss is not a number");
-  for (int rank : {0, 1, 2})
-    EXPECT_NE(job.Join(rank).find("the loss is not a number"), std::string::npos);
+  ExpectEnd(job, {0, 1, 2}, "the loss is not a number");
   // Whatever a call is given.
   ExpectError([&] { job.client().Stats(-1s); }, {"the loss is not a number"});
   ExpectError([&] { job.client().Submit(ToyPrompts(1), 0, Sampling(), false); },
@@ -340,16 +381,11 @@ TEST(JobTest, AFailedTrainerTellsAllRanksWhy) {
 }
 
 TEST(JobTest, ALostJobSaysSoThoughGroupsArePending) {
-  ToyJob::Options options;
-  options.heartbeat_s = 0.05;
-  options.silence_s = 1;
-  ToyJob job(options);
-  job.client().WaitUntilStarted();
-  job.client().Submit(ToyPrompts(4), 4, Sampling(), false);
+  ToyJob job(Watchful(2));
+  StartWork(job);
   job.Kill(1);
-  EXPECT_NE(job.Join(0).find("coordinator (rank 1) is lost"), std::string::npos);
-  ExpectError([&] { job.client().Rollout(ToyPrompts(1), 1, Sampling(), false, 60s); },
-              {"coordinator (rank 1) is lost"});
+  ExpectEnd(job, {0}, "coordinator (rank 1) is lost");
+  ExpectError([&] { Rollout(job, ToyPrompts(1), 1); }, {"coordinator (rank 1) is lost"});
 }
 
 TEST(JobTest, AGroupTooLargeIsAnErrorAndTheJobGoesOn) {
@@ -380,6 +416,7 @@ TEST(JobTest, ADurationThatIsNoneIsAnErrorAndTheJobGoesOn) {
     ExpectError([&] { client.Manifest(wrong); }, {"the timeout of Manifest", text});
     ExpectError([&] { client.Stats(wrong); }, {"the timeout of Stats", text});
     ExpectError([&] { client.Finish(wrong); }, {"the timeout of Finish", text});
+    ExpectError([&] { client.Cancel(wrong); }, {"the timeout of Cancel", text});
     if (s != 0) ExpectError([&] { client.Collect(1, wrong); }, {"the timeout of Collect is "});
     UpdateOptions update = Update(UpdateMode::kStaged);
     update.deadline = wrong;

@@ -6,22 +6,24 @@
 #include <cstring>
 
 #include "kernels/float_convert.h"
+#include "tests/testing/expect_error.h"
 #include "tests/testing/update_ranks.h"
 
 namespace rollcast {
 namespace {
 
 using testing::BytesOf;
+using testing::Contains;
 using testing::Fault;
 using testing::MakeTensors;
 using testing::TensorSet;
 using testing::ToyUpdateTarget;
 using testing::UpdateRanks;
+using testing::Weights;
+using testing::With;
 
 constexpr const char* kNorm = "model.norm.weight";
 constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";
-
-TensorSet Weights(int seed) { return MakeTensors(ToyUpdateTarget::Manifest(), seed); }
 
 /// Bytes of `base` with the tensors of `change` in place of its own.
 std::map<std::string, std::vector<std::byte>> Merged(const TensorSet& base,
@@ -29,17 +31,6 @@ std::map<std::string, std::vector<std::byte>> Merged(const TensorSet& base,
   auto bytes = BytesOf(base);
   for (const auto& [name, value] : BytesOf(change)) bytes[name] = value;
   return bytes;
-}
-
-UpdateOptions With(UpdateMode mode, double deadline_s = 20) {
-  UpdateOptions options;
-  options.mode = mode;
-  options.deadline = std::chrono::duration<double>(deadline_s);
-  return options;
-}
-
-bool Contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 /// Waits, with a limit, for something that another thread does soon.
@@ -78,7 +69,6 @@ TEST_P(BothModes, AnUpdateReachesEveryRankBitForBit) {
     EXPECT_EQ(seen.tensors, BytesOf(set));
     EXPECT_FALSE(ranks.target(rank).admission_held());
     EXPECT_EQ(ranks.target(rank).drains(), 1);
-    const std::vector<uint32_t> all = {0, 1, 2, 3, 4};
     EXPECT_EQ(report.digest, ranks.target(rank).Digest());
     EXPECT_TRUE(Eventually([&] { return ranks.reports(rank).size() == 1; }));
     EXPECT_EQ(ranks.reports(rank)[0].digest, report.digest);
@@ -106,7 +96,6 @@ TEST_P(BothModes, APartialUpdateChangesOnlyWhatItCarries) {
   for (int rank = 1; rank <= n; ++rank) {
     EXPECT_EQ(ranks.target(rank).Step().version, 2);
     EXPECT_EQ(ranks.target(rank).Step().tensors, Merged(first, second));
-    const std::vector<uint32_t> all = {0, 1, 2, 3, 4};
     EXPECT_EQ(report.digest, ranks.target(rank).Digest());
   }
 }
@@ -460,147 +449,6 @@ TEST(WeightSync, NoRankAtAllIsAnErrorAndAnAbsentFirstRankIsReported) {
   EXPECT_EQ(publisher.late(), (std::vector<int>{1}));
   publisher.LeaveBehind(1);
   EXPECT_THROW(publisher.Publish(With(UpdateMode::kStaged), Weights(1).tensors), Error);
-}
-
-/// One rank driven by hand on this thread.
-class ReceiverTest : public ::testing::Test {
- protected:
-  ReceiverTest()
-      : communicators_(MakeThreadCommunicators(2)),
-        receiver_(*communicators_[1], target_, {MessageWeightTransport()},
-                  {[this] { service_(); }, nullptr, nullptr}) {}
-
-  UpdateAnnounce Announcement(uint64_t update) {
-    UpdateAnnounce announce;
-    announce.update = update;
-    announce.manifest_digest = target_.manifest().digest;
-    announce.carried = {0, 1, 2, 3, 4};
-    announce.transport = "mpi";
-    announce.group = {0, 1};
-    announce.remaining_s = 20;
-    return announce;
-  }
-  template <class M>
-  void Give(const M& message) {
-    EXPECT_TRUE(receiver_.Handle({0, Encode(message)}));
-  }
-  template <class M>
-  M Answer() {
-    const auto message = communicators_[0]->Poll();
-    if (!message) throw Error("no answer");
-    return Decode<M>(message->bytes);
-  }
-  UpdateVote VoteOn(const UpdateAnnounce& announce) {
-    Give(announce);
-    return Answer<UpdateVote>();
-  }
-
-  std::vector<std::unique_ptr<Communicator>> communicators_;
-  ToyUpdateTarget target_;
-  std::function<void()> service_ = [] {};
-  WeightReceiver receiver_;
-};
-
-TEST_F(ReceiverTest, VotesNoWithAReason) {
-  UpdateAnnounce announce = Announcement(1);
-  announce.manifest_digest ^= 1;
-  EXPECT_TRUE(Contains(VoteOn(announce).reason, "the weight manifest differs"));
-  announce = Announcement(1);
-  announce.carried = {0, 1, 2, 3};
-  EXPECT_EQ(VoteOn(announce).reason, "a whole update carries 4 of 5 tensors");
-  for (const std::vector<uint32_t>& list :
-       {std::vector<uint32_t>{0, 0}, {1, 0}, {5}, {4294967295u}}) {
-    announce.partial = true;
-    announce.carried = list;
-    EXPECT_EQ(VoteOn(announce).reason,
-              "the list of carried tensors is not an ascending list below 5");
-  }
-  announce = Announcement(1);
-  announce.transport = "nccl";
-  EXPECT_EQ(VoteOn(announce).reason, "weight transport \"nccl\": there is mpi");
-  announce = Announcement(1);
-  announce.group = {0, 3};
-  EXPECT_EQ(VoteOn(announce).reason, "this rank is not in the update's group");
-  announce = Announcement(1);
-  announce.version = 0;
-  EXPECT_EQ(VoteOn(announce).reason, "version 0 is not above the live version 0");
-  EXPECT_FALSE(receiver_.updating());
-}
-
-TEST_F(ReceiverTest, AnotherTrainerCannotStepIntoAnUpdate) {
-  EXPECT_TRUE(VoteOn(Announcement(1)).yes);
-  UpdateAnnounce other = Announcement(9);
-  other.group = {1, 1};
-  EXPECT_TRUE(receiver_.Handle({1, Encode(other)}));
-  const auto answer = communicators_[1]->Poll();
-  ASSERT_TRUE(answer.has_value());
-  EXPECT_EQ(Decode<UpdateVote>(answer->bytes).reason, "update 1 has not ended on this rank");
-}
-
-TEST_F(ReceiverTest, ANewerAnnouncementReplacesOneThatNeverBegan) {
-  EXPECT_TRUE(VoteOn(Announcement(1)).yes);
-  EXPECT_TRUE(VoteOn(Announcement(2)).yes);
-  Give(UpdateBegin{1});
-  EXPECT_EQ(Answer<UpdateFailed>().update, 1u);
-  Give(UpdateAbort{2, "test"});
-  EXPECT_EQ(Answer<UpdateAborted>().update, 2u);
-  EXPECT_FALSE(receiver_.updating());
-}
-
-TEST_F(ReceiverTest, DropsAnAnnouncementAtItsDeadline) {
-  UpdateAnnounce announce = Announcement(1);
-  announce.remaining_s = 0;
-  EXPECT_TRUE(VoteOn(announce).yes);
-  receiver_.Tick();
-  EXPECT_FALSE(receiver_.updating());
-}
-
-TEST_F(ReceiverTest, ACommitOfWhatWasNotVerifiedEndsTheRank) {
-  EXPECT_TRUE(VoteOn(Announcement(1)).yes);
-  EXPECT_THROW(receiver_.Handle({0, Encode(UpdateCommit{1, 0, 1})}), Error);
-}
-
-TEST_F(ReceiverTest, ExceptionsOfTheRankItselfAreNotTakenForATransferFailure) {
-  EXPECT_TRUE(VoteOn(Announcement(1)).yes);
-  service_ = [] { throw Error("the engine broke"); };
-  EXPECT_THROW(receiver_.Handle({0, Encode(UpdateBegin{1})}), Error);
-  EXPECT_FALSE(receiver_.updating());
-}
-
-TEST_F(ReceiverTest, HeartbeatsAreServedWhileATransferWaitsAndAnAbortEndsIt) {
-  EXPECT_TRUE(VoteOn(Announcement(1)).yes);
-  int heartbeats = 0;
-  service_ = [&] {
-    while (auto message = communicators_[1]->Poll())
-      if (!receiver_.Handle(*message)) ++heartbeats;
-  };
-  communicators_[0]->Send(1, Encode(Heartbeat{}));
-  communicators_[0]->Send(1, Encode(UpdateAbort{1, "enough"}));
-  Give(UpdateBegin{1});  // waits for data that never comes
-  EXPECT_EQ(heartbeats, 1);
-  Answer<UpdateReady>();
-  const auto aborted = Answer<UpdateAborted>();
-  EXPECT_FALSE(aborted.received_all);
-  EXPECT_FALSE(aborted.torn);
-  EXPECT_FALSE(receiver_.updating());
-}
-
-TEST_F(ReceiverTest, AnInPlaceTransferThatNeverComesGivesUpAtTheDeadlineTorn) {
-  UpdateAnnounce announce = Announcement(1);
-  announce.mode = UpdateMode::kInPlace;
-  announce.remaining_s = 0.05;
-  EXPECT_TRUE(VoteOn(announce).yes);
-  Give(UpdateBegin{1});
-  Answer<UpdateReady>();
-  const auto failed = Answer<UpdateFailed>();
-  EXPECT_TRUE(failed.torn);
-  EXPECT_EQ(failed.lost_rank, 0);
-  EXPECT_TRUE(target_.Step().torn);
-  EXPECT_FALSE(target_.admission_held());
-}
-
-TEST_F(ReceiverTest, MessagesOfOthersAreLeftAlone) {
-  EXPECT_FALSE(receiver_.Handle({0, Encode(Heartbeat{})}));
 }
 
 TEST(UpdateMode, NamesAreParsed) {

@@ -59,13 +59,13 @@ def batches(prompts, size, seed):
 
 def advantages(batch):
     """[B] float32: of each reward, within its group."""
-    reward, group = batch.reward, batch.group
+    reward, group = batch.reward.double(), batch.group  # float32 sums of huge rewards overflow
     result = torch.empty_like(reward)
     for g in group.unique():
         of_group = group == g
         result[of_group] = (reward[of_group] - reward[of_group].mean()) / (
             reward[of_group].std(correction=0) + 1e-4)
-    return result
+    return result.float()
 
 
 def log_probabilities(model, ids, attention_mask, temperature):
@@ -155,7 +155,7 @@ def train(client, arguments, log):
         record = {
             "update": update,
             "version": report.version,
-            "reward": batch.reward.mean().item(),
+            "reward": batch.reward.double().mean().item(),
             **stats,
             "completions": len(usable),
             "left_out": len(rollouts) - len(usable),

@@ -73,6 +73,7 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "rollcast_trainer_submit": (
         ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(Draw), _OUT]),
     "rollcast_trainer_collect": (ctypes.c_int, [_P, ctypes.c_int32, ctypes.c_double, _OUT]),
+    "rollcast_trainer_cancel": (ctypes.c_int, [_P, ctypes.c_double, _OUT]),
     "rollcast_trainer_rollout": (
         ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(Draw), ctypes.c_double, _OUT]),
     "rollcast_trainer_publish": (

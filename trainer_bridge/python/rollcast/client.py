@@ -221,7 +221,9 @@ class Client:
         the last hidden states. Every completion has exactly one outcome: see `Batch.completed`.
         A group has at most 4096 completions. Iterate over the batch for `text`, `reward` and the
         rest of each Trajectory; `batch.padded().reward` has the rewards as one array.
-        Nothing else may be pending. Raises RollcastError after `timeout` seconds.
+        Nothing else may be pending. Raises RollcastError after `timeout` seconds: groups that were
+        done by then are in the trajectory file alone, and the others go on; `collect` waits for them,
+        and `cancel` ends them.
         """
         draw = self._draw(group_size, sampling, seed, in_flight, hidden)
         limit = seconds("timeout", timeout)
@@ -251,6 +253,15 @@ class Client:
         count = INT32_MAX if groups is None else integer("groups", groups, 1, INT32_MAX)
         limit = seconds("timeout", timeout, zero=True)
         with self._result("rollcast_trainer_collect", count, limit) as result:
+            return read_batch(result, self._arrays)
+
+    def cancel(self, timeout: float = 60.0) -> Batch:
+        """Ends what is pending and returns it: completions that had been finished as they are, the
+        others with the outcome "aborted" and the tokens that there are. Whether it is used or not, it
+        is no longer pending, and is in the trajectory file. What is not there after `timeout`
+        seconds (a slow scorer has it) stays pending: `pending_groups` of the batch says how much."""
+        limit = seconds("timeout", timeout)
+        with self._result("rollcast_trainer_cancel", limit) as result:
             return read_batch(result, self._arrays)
 
     # Weights

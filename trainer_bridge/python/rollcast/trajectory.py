@@ -163,7 +163,7 @@ class Batch(Sequence[Trajectory]):
 
 
 def read_batch(result: Result, arrays: str) -> Batch:
-    """The trajectories of a result of rollcast_trainer_collect or _rollout."""
+    """The trajectories of a result of rollcast_trainer_collect, _cancel or _rollout."""
     head = result.json()
     give = to_torch if arrays == "torch" else (lambda array: array)
 
