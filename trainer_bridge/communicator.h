@@ -105,16 +105,20 @@ class Communicator {
 std::vector<std::unique_ptr<Communicator>> MakeThreadCommunicators(
     int size, size_t bulk_piece_bytes = kBulkPieceBytes);
 
-/// Waits for less than a millisecond before a rank looks again: yields at first, then sleeps longer
-/// and longer, so that a waiting rank leaves its core to whoever computes. Reset when something
-/// happened.
+/// Waits for less than a millisecond before a rank looks again: not at all at first, then in longer
+/// and longer sleeps, so that a waiting rank leaves its core to whoever computes. Reset when
+/// something happened.
 class Backoff {
  public:
   void Wait();
-  void Reset() { rounds_ = 0; }
+  void Reset() {
+    first_.reset();
+    sleeps_ = 0;
+  }
 
  private:
-  int rounds_ = 0;
+  std::optional<Clock::time_point> first_;  // the first look since something happened
+  int sleeps_ = 0;
 };
 
 }  // namespace rollcast
