@@ -209,6 +209,9 @@ TEST(Config, SetNamesWhatIsWrongWithIt) {
   EXPECT_EQ(Fault("", {"engine.max_running=1\nx=2"}).substr(0, 26), "--set: engine.max_running:");
   EXPECT_EQ(Fault("", {"engine.max_running=0"}),
             "--set: engine.max_running: expected an integer from 1 to 65536, got 0");
+  // The resolved configuration would be a file that nothing reads.
+  EXPECT_EQ(Fault("", {"model.path=a\xFF"}), "--set: model.path: the value is not UTF-8");
+  EXPECT_EQ(ParseConfig("", "x", std::vector<Setting>{"model.path=\u00e9"}).model.path, "\u00e9");
 }
 
 TEST(Config, SharedSettingsAreWhatRanksMustAgreeOn) {
