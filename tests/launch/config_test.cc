@@ -214,6 +214,20 @@ TEST(Config, SetNamesWhatIsWrongWithIt) {
   EXPECT_EQ(ParseConfig("", "x", std::vector<Setting>{"model.path=\u00e9"}).model.path, "\u00e9");
 }
 
+// The TOML library has a table, and stack, for every part.
+TEST(Config, AKeyOfVeryManyPartsIsAnError) {
+  std::string deep;
+  for (int i = 0; i < 1000000; ++i) deep += "a.";
+  EXPECT_EQ(Fault("\n" + deep + "a = 1\n", {}), "job.toml:2: a key of more than 256 parts");
+  EXPECT_EQ(Fault("[" + deep + "a]\n", {}), "job.toml:1: a key of more than 256 parts");
+  EXPECT_EQ(Fault("[scorer]\npattern = \"" + std::string(1000, '.') + "\"  # " +
+                      std::string(1000, '.') + "\n",
+                  {}),
+            "");
+  EXPECT_EQ(Fault("", {"sampling.stop_ids={" + deep + "a = 1}"}).substr(0, 58),
+            "--set: sampling.stop_ids: expected an array of integers fr");
+}
+
 TEST(Config, SharedSettingsAreWhatRanksMustAgreeOn) {
   const std::string base = SharedSettings(Config());
   auto shared = [](const char* set) {
