@@ -177,15 +177,13 @@ TensorInfo ReadTensorInfo(Cursor& cursor, const std::string& file) {
   if (dimensions == 0 || dimensions > kMaxDimensions)
     throw Error(StrCat(where, ": has ", dimensions, " dimensions, expected 1 to ", kMaxDimensions));
   std::vector<int64_t> extents;  // the file has the contiguous one first
-  uint64_t elements = 1;
-  bool too_large = false;
   for (uint32_t i = 0; i < dimensions; ++i) {
     const auto extent = cursor.Read<uint64_t>();
-    too_large |= __builtin_mul_overflow(elements, extent, &elements) || extent > (1ull << 40);
+    if (extent > static_cast<uint64_t>(Shape::kMaxElements))
+      throw Error(StrCat(where, ": an extent of ", extent, " is too large"));
     extents.insert(extents.begin(), static_cast<int64_t>(extent));
   }
-  if (too_large || elements > (1ull << 48)) throw Error(StrCat(where, ": is too large"));
-  info.tensor.shape = Shape::From(extents.begin(), extents.end());
+  info.tensor.shape = Shape::From(extents.begin(), extents.end(), where);
   const auto type = cursor.Read<uint32_t>();
   const auto* storage =
       std::find_if(std::begin(kStorages), std::end(kStorages),
@@ -197,7 +195,8 @@ TensorInfo ReadTensorInfo(Cursor& cursor, const std::string& file) {
   if (extents.back() % static_cast<int64_t>(storage->block_elements) != 0)
     throw Error(StrCat(where, ": rows of ", extents.back(), " elements are not whole blocks of ",
                        storage->block_elements));
-  info.bytes = elements / storage->block_elements * storage->block_bytes;
+  info.bytes = static_cast<size_t>(info.tensor.shape.NumElements()) / storage->block_elements *
+               storage->block_bytes;
   info.offset = cursor.Read<uint64_t>();
   return info;
 }

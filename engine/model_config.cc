@@ -526,6 +526,9 @@ ModelConfig ModelConfig::Parse(const std::string& text, const std::string& name)
   if (act && *act != "silu" && *act != "swish")
     reader.Fail("hidden_act", "expected \"silu\"", *act);
   config.rms_eps = static_cast<float>(reader.Positive("rms_norm_eps").value_or(family.rms_eps));
+  if (config.rms_eps == 0 || !std::isfinite(config.rms_eps))
+    reader.Fail("rms_norm_eps", "expected a positive number that float32 holds",
+                *reader.Get("rms_norm_eps"));
   config.tied_head = reader.Bool("tie_word_embeddings").value_or(family.tied_head);
   config.qk_norm = family.qk_norm;
   config.q_bias = config.k_bias = config.v_bias = family.qkv_bias;

@@ -66,19 +66,18 @@ HostTensor ReadEntry(const std::string& name, const json& entry, std::span<const
 
   if (!entry["shape"].is_array()) throw Error(StrCat(where, ": shape is not a list"));
   std::vector<int64_t> extents;
-  size_t expected_bytes = SizeOf(tensor.dtype);
-  bool overflow = false;
   for (const json& extent : entry["shape"]) {
     const size_t e = ReadUnsigned(extent, StrCat(where, ": shape"));
-    overflow |= e > static_cast<size_t>(INT64_MAX) ||
-                __builtin_mul_overflow(expected_bytes, e, &expected_bytes);
+    if (e > static_cast<size_t>(Shape::kMaxElements))
+      throw Error(StrCat(where, ": an extent of ", e, " is too large"));
     extents.push_back(static_cast<int64_t>(e));
   }
-  if (overflow) throw Error(StrCat(where, ": shape ", entry["shape"].dump(), " is too large"));
   if (extents.size() > static_cast<size_t>(Shape::kMaxRank))
     throw Error(StrCat(where, ": has ", extents.size(), " dimensions, at most ", Shape::kMaxRank,
                        " are supported"));
-  tensor.shape = Shape::From(extents.begin(), extents.end());
+  tensor.shape = Shape::From(extents.begin(), extents.end(), where);
+  const auto expected_bytes =
+      static_cast<size_t>(tensor.shape.NumElements()) * SizeOf(tensor.dtype);
 
   const json& offsets = entry["data_offsets"];
   if (!offsets.is_array() || offsets.size() != 2)

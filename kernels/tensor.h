@@ -34,25 +34,40 @@ constexpr size_t SizeOf(DType dtype) {
 /// The name as PyTorch spells it: "float32", "bfloat16", ...
 const char* Name(DType dtype);
 
+class Shape;
+/// "[2, 3]".
+std::string ToString(const Shape& shape);
+
 /// Up to four extents, row-major.
 class Shape {
  public:
   static constexpr int kMaxRank = 4;
+  /// Of the extents that are not 0, in any order; the bytes of a tensor then fit 64 bits.
+  static constexpr int64_t kMaxElements = int64_t{1} << 60;
 
   Shape() = default;
   Shape(std::initializer_list<int64_t> extents) {
     RC_CHECK_LE(static_cast<int>(extents.size()), kMaxRank);
     for (int64_t e : extents) extents_[rank_++] = e;
   }
-  /// Throws Error when there are more than kMaxRank extents.
+  /// A shape that comes from outside. Throws Error, which begins with `what`, when there are more
+  /// than kMaxRank extents, one is negative, or their product is beyond kMaxElements.
   template <class Iterator>
-  static Shape From(Iterator begin, Iterator end) {
+  static Shape From(Iterator begin, Iterator end, const std::string& what = "a tensor") {
     Shape shape;
+    int64_t elements = 1;
+    bool fits = true;
     for (; begin != end; ++begin) {
       if (shape.rank_ == kMaxRank)
-        throw Error(StrCat("a tensor has more than ", kMaxRank, " dimensions"));
-      shape.extents_[shape.rank_++] = *begin;
+        throw Error(StrCat(what, ": has more than ", kMaxRank, " dimensions"));
+      const int64_t extent = *begin;
+      shape.extents_[shape.rank_++] = extent;
+      if (extent < 0) throw Error(StrCat(what, ": shape ", ToString(shape), " is negative"));
+      if (extent == 0) continue;
+      fits = fits && elements <= kMaxElements / extent;
+      if (fits) elements *= extent;
     }
+    if (!fits) throw Error(StrCat(what, ": shape ", ToString(shape), " is too large"));
     return shape;
   }
 
@@ -69,9 +84,6 @@ class Shape {
   std::array<int64_t, kMaxRank> extents_{};
   int rank_ = 0;
 };
-
-/// "[2, 3]".
-std::string ToString(const Shape& shape);
 
 /// A typed, shaped view of contiguous row-major memory; owns nothing. `data` may be device memory.
 struct TensorView {

@@ -11,6 +11,7 @@
 #include "launch/toml_reader.h"
 #include "rollout/group_work.h"
 #include "rollout/sampling_fields.h"
+#include "rollout/unicode.h"
 
 namespace rollcast {
 
@@ -233,6 +234,9 @@ void ApplySet(const FieldList& list, const Setting& setting, Origins& origins) {
   const Field* field = list.Find(key);
   if (!field)
     throw Error(StrCat("--set ", set, ": unknown key ", key, Suggest(list.NearestKey(key))));
+  // What it resolves to is written as TOML, which is UTF-8.
+  if (!IsValidUtf8(text))
+    throw Error(StrCat(setting.origin, ": ", key, ": the value is not UTF-8"));
   // A string needs no quotes here: the shell has its own.
   const bool is_string = std::holds_alternative<std::string*>(field->value);
   const FieldValue value = is_string && !text.starts_with('"') && !text.starts_with('\'')

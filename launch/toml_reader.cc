@@ -41,6 +41,33 @@ FieldValue ToValue(const toml::node& node) {
   return result;
 }
 
+constexpr int kMaxKeyParts = 256;
+
+/// The line, from 1, with a key of more than kMaxKeyParts parts ("a.b.c"), or 0. The TOML library
+/// nests a table a part, and its stack overflows where tens of thousands are to be destroyed.
+int LineOfDeepKey(std::string_view text) {
+  int line = 1, dots = 0;
+  char quote = 0;  // of the string that we are in
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\n') {
+      ++line;
+      dots = 0;
+      quote = 0;
+    } else if (quote != 0) {
+      if (c == '\\' && quote == '"' && i + 1 < text.size() && text[i + 1] != '\n') ++i;
+      if (c == quote) quote = 0;
+    } else if (c == '#') {
+      i = std::min(text.find('\n', i), text.size()) - 1;
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+    } else if (c == '.' && ++dots >= kMaxKeyParts) {
+      return line;
+    }
+  }
+  return 0;
+}
+
 void Flatten(const toml::table& table, const std::string& prefix, std::vector<TomlEntry>& out) {
   for (const auto& [key, node] : table) {
     const std::string path = prefix + std::string(key.str());
@@ -57,6 +84,8 @@ void Flatten(const toml::table& table, const std::string& prefix, std::vector<To
 }  // namespace
 
 std::vector<TomlEntry> ReadToml(std::string_view text, const std::string& name) {
+  if (const int line = LineOfDeepKey(text); line > 0)
+    throw Error(StrCat(name, ":", line, ": a key of more than ", kMaxKeyParts, " parts"));
   std::vector<TomlEntry> entries;
   try {
     Flatten(toml::parse(text, name), "", entries);
@@ -70,7 +99,8 @@ std::vector<TomlEntry> ReadToml(std::string_view text, const std::string& name) 
 
 FieldValue ReadTomlValue(std::string_view text) {
   try {
-    const toml::table table = toml::parse("value = " + std::string(text));
+    const toml::table table =
+        LineOfDeepKey(text) > 0 ? toml::table() : toml::parse("value = " + std::string(text));
     if (table.size() == 1) return ToValue(*table.get("value"));
   } catch (const toml::parse_error&) {
   }

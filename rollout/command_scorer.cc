@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <thread>
+#include <utility>
 
-#include "engine/json_text.h"
 #include "kernels/check.h"
 #include "rollout/child_process.h"
 #include "rollout/scorers.h"
@@ -11,8 +9,6 @@
 namespace rollcast {
 
 namespace {
-
-using nlohmann::json;
 
 constexpr size_t kMaxLineBytes = 1 << 20;
 
@@ -29,32 +25,6 @@ struct Batch {
     return static_cast<size_t>(std::count(answered.begin(), answered.end(), false));
   }
 };
-
-/// The child's "id": a decimal string as we sent it, or the same as a number.
-std::optional<uint64_t> ReplyId(const json& reply) {
-  const auto id = reply.find("id");
-  if (id == reply.end()) return std::nullopt;
-  if (id->is_number_unsigned()) return id->get<uint64_t>();
-  if (!id->is_string()) return std::nullopt;
-  const auto& text = id->get_ref<const std::string&>();
-  if (text.empty() || text.size() > 18 ||
-      !std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }))
-    return std::nullopt;
-  return std::stoull(text);
-}
-
-Score ReplyScore(const json& reply) {
-  if (const auto error = reply.find("error"); error != reply.end() && !error->is_null())
-    return Unscored(
-        StrCat("the scorer command says: ",
-               Excerpt(error->is_string() ? error->get<std::string>() : error->dump())));
-  const auto reward = reply.find("reward");
-  if (reward == reply.end()) return Unscored("the scorer command's reply has no \"reward\"");
-  if (!reward->is_number())
-    return Unscored(StrCat("the scorer command's reward is ", Excerpt(reward->dump()),
-                           ", not a finite number"));
-  return FiniteScore(reward->get<double>());
-}
 
 class CommandScorer : public Scorer {
  public:
@@ -145,31 +115,21 @@ class CommandScorer : public Scorer {
 
   void TakeReply(std::string_view line, Batch& batch) {
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
-    json reply;
-    try {
-      reply = ParseJson<json>(NonFiniteToNull(line), "reply");
-    } catch (const Error& error) {
-      batch.breach =
-          StrCat("a line that is no JSON object: ", Excerpt(line), " (", error.what(), ")");
+    CommandReply reply = ReadCommandReply(line);
+    if (!reply.breach.empty()) {
+      batch.breach = std::move(reply.breach);
       return;
     }
-    if (!reply.is_object()) {
-      batch.breach = StrCat("a line that is no JSON object: ", Excerpt(line));
-      return;
-    }
-    const auto id = ReplyId(reply);
     // An answer to an earlier batch, or a second one: too late to be of use.
-    if (id && *id < batch.first_id) return;
-    if (!id || *id - batch.first_id >= batch.asked.size()) {
-      batch.breach =
-          StrCat(reply.contains("id") ? "a reply with an unknown id: " : "a reply without an id: ",
-                 Excerpt(line));
+    if (reply.id < batch.first_id) return;
+    if (reply.id - batch.first_id >= batch.asked.size()) {
+      batch.breach = StrCat("a reply with an unknown id: ", Excerpt(line));
       return;
     }
-    const size_t i = batch.asked[*id - batch.first_id];
+    const size_t i = batch.asked[reply.id - batch.first_id];
     batch.scores[i] = batch.answered[i]
                           ? Unscored("the scorer command replied twice to this completion")
-                          : ReplyScore(reply);
+                          : std::move(reply.score);
     batch.answered[i] = true;
   }
 

@@ -5,11 +5,9 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
-#include "engine/json_text.h"
 #include "kernels/check.h"
 #include "rollout/scorers.h"
 
@@ -21,7 +19,6 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
-using nlohmann::json;
 
 constexpr size_t kMaxResponseBytes = 16 << 20;
 
@@ -79,17 +76,6 @@ struct Reply {
   std::string body;
 };
 
-Score ReplyScore(const json& score) {
-  if (score.is_object() && score.contains("error") && !score["error"].is_null())
-    return Unscored(StrCat("the scorer says: ",
-                           Excerpt(score["error"].is_string() ? score["error"].get<std::string>()
-                                                              : score["error"].dump())));
-  if (!score.is_number())
-    return Unscored(
-        StrCat("the scorer's reward is ", Excerpt(score.dump()), ", not a finite number"));
-  return FiniteScore(score.get<double>());
-}
-
 class HttpScorer : public Scorer {
  public:
   explicit HttpScorer(const ScorerConfig& config)
@@ -110,34 +96,16 @@ class HttpScorer : public Scorer {
       reply = Post(body, deadline);
       if (!reply.retry) break;
     }
-    if (!reply.error.empty())
-      return std::vector<Score>(inputs.size(),
-                                Unscored(StrCat("scorer ", config_.url, ": ", reply.error)));
-    return TakeScores(reply.body, inputs.size());
+    try {
+      if (reply.error.empty()) return ReadHttpReply(reply.body, inputs.size());
+    } catch (const Error& error) {
+      reply.error = error.what();
+    }
+    return std::vector<Score>(inputs.size(),
+                              Unscored(StrCat("scorer ", config_.url, ": ", reply.error)));
   }
 
  private:
-  std::vector<Score> TakeScores(const std::string& body, size_t count) const {
-    const auto all = [&](const std::string& why) {
-      return std::vector<Score>(count, Unscored(StrCat("scorer ", config_.url, ": ", why)));
-    };
-    json reply;
-    try {
-      reply = ParseJson<json>(NonFiniteToNull(body), "reply");
-    } catch (const Error& error) {
-      return all(
-          StrCat("the reply is not {\"scores\": [...]}: ", Excerpt(body), " (", error.what(), ")"));
-    }
-    if (!reply.is_object() || !reply.contains("scores") || !reply["scores"].is_array())
-      return all(StrCat("the reply is not {\"scores\": [...]}: ", Excerpt(body)));
-    const json& values = reply["scores"];
-    if (values.size() != count)
-      return all(StrCat("the reply has ", values.size(), " scores for ", count, " completions"));
-    std::vector<Score> scores;
-    for (const json& value : values) scores.push_back(ReplyScore(value));
-    return scores;
-  }
-
   Reply Post(const std::string& body, ScoringClock::time_point deadline) {
     const auto late = [&] { return StrCat("no reply within ", config_.deadline_s, " s"); };
     const auto failed = [&](const char* what, error_code error) {

@@ -48,7 +48,8 @@ struct Found {
   size_t begin = 0, end = 0;
 };
 
-/// Digits, thousands separators, decimals and exponent at `i`; no sign. Leaves `i` behind them.
+/// Digits, thousands separators, decimals and exponent at `i`; no sign. Leaves `i` behind them,
+/// also where they are beyond float64 and so no number.
 std::optional<double> ReadUnsigned(std::string_view text, size_t& i) {
   size_t at = i;
   std::string digits;
@@ -84,12 +85,18 @@ std::optional<double> ReadUnsigned(std::string_view text, size_t& i) {
     }
   }
   if (digits[0] == '.') digits.insert(digits.begin(), '0');
+  i = at;
   double value = 0;
   const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error != std::errc() || rest != digits.data() + digits.size() || !std::isfinite(value))
     return std::nullopt;
-  i = at;
   return value;
+}
+
+/// None where the divisor is 0 or the quotient beyond float64: infinity is near every number.
+std::optional<double> Quotient(double a, double b) {
+  const double quotient = a / b;
+  return std::isfinite(quotient) ? std::optional(quotient) : std::nullopt;
 }
 
 /// The sign before position `i`, a currency sign between allowed; `begin` moves to its start. A
@@ -133,9 +140,9 @@ std::optional<double> ReadLatexFraction(std::string_view text, size_t& i) {
     ++at;
     part = sign * *value;
   }
-  if (parts[1] == 0) return std::nullopt;
-  i = at;
-  return parts[0] / parts[1];
+  const auto quotient = Quotient(parts[0], parts[1]);
+  if (quotient) i = at;
+  return quotient;
 }
 
 /// The first number at or after `from`.
@@ -166,8 +173,9 @@ std::optional<Found> NextNumber(std::string_view text, size_t from) {
       const auto divisor = ReadUnsigned(text, end);
       const size_t next = SkipSpaces(text, end);
       const bool more = next < text.size() && text[next] == '/';
-      if (divisor && *divisor != 0 && !more) {
-        found.number.value /= *divisor;
+      const auto quotient = divisor ? Quotient(found.number.value, *divisor) : std::nullopt;
+      if (quotient && !more) {
+        found.number.value = *quotient;
         found.end = end;
       }
     }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rollout/scorer.h"
 
@@ -32,6 +34,19 @@ ScoringClock::time_point ScoringDeadline(const ScorerConfig& config);
 
 /// The JSON object that command and http scorers send for one completion; `id` may be empty.
 std::string InputToJson(const ScoreInput& input, std::string_view id);
+
+/// One line that a command scorer has written. `breach` is empty, or else says what the line is: no
+/// reply to any request.
+struct CommandReply {
+  uint64_t id = 0;  // of the request
+  Score score;
+  std::string breach;
+};
+CommandReply ReadCommandReply(std::string_view line);
+
+/// What the body of an http scorer's reply says of `count` completions, in their order. Throws
+/// Error when it is no reply to as many.
+std::vector<Score> ReadHttpReply(std::string_view body, size_t count);
 
 /// `reply` with the bare words NaN, Infinity and -Infinity, which several JSON writers emit and
 /// JSON does not have, turned into null, so that one such reward does not take its neighbours

@@ -1,6 +1,7 @@
 #include "rollout/trajectory.h"
 
 #include <cstring>
+#include <iterator>
 
 #include "kernels/check.h"
 
@@ -11,6 +12,8 @@ namespace {
 constexpr const char* kOutcomes[] = {"completed", "aborted", "scoring_failed",
                                      "over_lag",  "refused", "failed"};
 constexpr const char* kFinishReasons[] = {"none", "stop_id", "stop_string", "length", "abort"};
+static_assert(std::size(kOutcomes) == EnumCount(Outcome{}));
+static_assert(std::size(kFinishReasons) == EnumCount(FinishReason{}));
 
 template <class Enum, size_t kCount>
 Enum Parse(const char* what, const char* const (&names)[kCount], const char* name) {

@@ -28,6 +28,9 @@ enum class FinishReason : uint8_t {
   kAbort,
 };
 
+/// One more than the highest value: what is read from a file or a message is checked against it.
+constexpr int EnumCount(Outcome) { return 6; }
+constexpr int EnumCount(FinishReason) { return 5; }
 const char* Name(Outcome outcome);
 const char* Name(FinishReason reason);
 /// Throw Error, naming the choices, when `name` is none of them.

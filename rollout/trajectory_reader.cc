@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "engine/json_text.h"
 #include "kernels/check.h"
 #include "rollout/hdf5.h"
 #include "rollout/trajectory_columns.h"
@@ -10,6 +11,28 @@
 namespace rollcast {
 
 namespace {
+
+[[noreturn]] void FailAt(const Hdf5File& file, const std::string& dataset, int64_t row,
+                         const std::string& what) {
+  throw Error(StrCat(file.path().string(), ": ", dataset, "[", row, "] ", what,
+                     "; the file is damaged or was not written by rollcast"));
+}
+
+/// Elements of a dataset of one dimension.
+int64_t Length(const Hdf5File& file, const std::string& dataset) {
+  const std::vector<uint64_t> shape = file.Shape(dataset);
+  if (shape.size() != 1 || shape[0] > static_cast<uint64_t>(INT64_MAX))
+    throw Error(StrCat(file.path().string(), ": ", dataset, " has ", shape.size(),
+                       " dimensions, expected one"));
+  return static_cast<int64_t>(shape[0]);
+}
+
+std::vector<std::string> ParseTexts(const Hdf5File& file, const std::string& dataset, int64_t row,
+                                    const std::string& text) try {
+  return ParseJson<nlohmann::json>(text, dataset).get<std::vector<std::string>>();
+} catch (const std::exception&) {
+  FailAt(file, dataset, row, StrCat("is ", text.substr(0, 40), ", expected a JSON list of texts"));
+}
 
 // Reads one column of a group into one member of each row. The members are reached through the
 // visitor again, by position, because a list of columns is a list of code and not of data.
@@ -44,7 +67,8 @@ std::vector<Row> ReadColumns(const Hdf5File& file, const std::string& group, int
     } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
       const std::vector<std::string> values = file.ReadText(dataset, first, size);
       for_each([&](size_t i, T& target) {
-        if (!values[i].empty()) target = nlohmann::json::parse(values[i]).template get<T>();
+        if (!values[i].empty())
+          target = ParseTexts(file, dataset, begin + static_cast<int64_t>(i), values[i]);
       });
     } else if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
       std::vector<T> values = file.ReadInt32Lists(dataset, first, size);
@@ -54,7 +78,12 @@ std::vector<Row> ReadColumns(const Hdf5File& file, const std::string& group, int
       for_each([&](size_t i, T& target) { target = values[i] != 0; });
     } else if constexpr (std::is_enum_v<T>) {
       const auto values = numbers(uint8_t{});
-      for_each([&](size_t i, T& target) { target = static_cast<T>(values[i]); });
+      for_each([&](size_t i, T& target) {
+        if (values[i] >= EnumCount(T{}))
+          FailAt(file, dataset, begin + static_cast<int64_t>(i),
+                 StrCat("is ", int{values[i]}, ", expected less than ", EnumCount(T{})));
+        target = static_cast<T>(values[i]);
+      });
     } else {
       const auto values = numbers(T{});
       for_each([&](size_t i, T& target) { target = values[i]; });
@@ -89,18 +118,30 @@ TrajectoryReader::TrajectoryReader(const std::filesystem::path& path)
   info_.manifest_digest = file_->UIntAttribute("manifest_digest").value_or(0);
   closed_ = file_->FlagAttribute("closed").value_or(false);
   end_ = file_->TextAttribute("end").value_or("");
-  rows_ = static_cast<int64_t>(file_->Shape("trajectories/group_id").at(0));
+  rows_ = Length(*file_, "trajectories/group_id");
 }
 
 TrajectoryReader::~TrajectoryReader() = default;
 TrajectoryReader::TrajectoryReader(TrajectoryReader&&) noexcept = default;
 
 std::vector<TrajectoryRow> TrajectoryReader::ReadRows(int64_t begin, int64_t count) const {
-  RC_CHECK(begin >= 0 && count >= 0 && begin + count <= rows_, "rows [", begin, ", ", begin + count,
-           ") of ", rows_);
-  return ReadColumns<TrajectoryRow>(
+  RC_CHECK(begin >= 0 && count >= 0 && count <= rows_ - begin, count, " rows from ", begin, " of ",
+           rows_);
+  std::vector<TrajectoryRow> rows = ReadColumns<TrajectoryRow>(
       *file_, "trajectories", begin, count,
       [](auto& row, auto&& visit) { VisitTrajectoryColumns(row, visit); });
+  const int64_t tokens = Length(*file_, "tokens");
+  const auto check = [&](size_t i, const char* what, int64_t offset, int32_t length) {
+    if (length < 0 || offset < 0 || length > tokens || offset > tokens - length)
+      FailAt(*file_, StrCat("trajectories/", what, "_offset"), begin + static_cast<int64_t>(i),
+             StrCat("is ", offset, " and ", what, "_length ", length, ", beyond the ", tokens,
+                    " elements of tokens"));
+  };
+  for (size_t i = 0; i < rows.size(); ++i) {
+    check(i, "prompt", rows[i].prompt_offset, rows[i].prompt_length);
+    check(i, "completion", rows[i].completion_offset, rows[i].completion_length);
+  }
+  return rows;
 }
 
 void TrajectoryReader::ReadTokens(TrajectoryRow& row) const {
@@ -128,7 +169,7 @@ Trajectory TrajectoryReader::Read(int64_t row) const {
 }
 
 std::vector<SyncReport> TrajectoryReader::ReadUpdates() const {
-  const auto count = static_cast<int64_t>(file_->Shape("weight_updates/version").at(0));
+  const int64_t count = Length(*file_, "weight_updates/version");
   return ReadColumns<SyncReport>(
       *file_, "weight_updates", 0, count,
       [](auto& report, auto&& visit) { VisitUpdateColumns(report, visit); });

@@ -46,13 +46,9 @@ NamedTensor ToTensor(const rollcast_tensor& tensor) {
   Given(tensor.name, "the name of a tensor");
   if (tensor.rank < 0 || (tensor.rank > 0 && tensor.shape == nullptr))
     throw Error(StrCat("tensor ", tensor.name, ": no shape"));
-  try {
-    return {tensor.name, WeightDType(tensor), Shape::From(tensor.shape, tensor.shape + tensor.rank),
-            tensor.data};
-  } catch (const Error& e) {
-    if (std::string(e.what()).starts_with("tensor ")) throw;
-    throw Error(StrCat("tensor ", tensor.name, ": ", e.what()));
-  }
+  return {tensor.name, WeightDType(tensor),
+          Shape::From(tensor.shape, tensor.shape + tensor.rank, StrCat("tensor ", tensor.name)),
+          tensor.data};
 }
 
 /// What a submission asks for, with the configuration's settings where it says nothing.

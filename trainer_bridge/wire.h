@@ -36,12 +36,11 @@ namespace rollcast {
 static_assert(std::endian::native == std::endian::little,
               "numbers go over the wire as they lie in memory");
 
-/// One more than the highest value of an enum; a received value beyond it is an Error.
+/// One more than the highest value of an enum; a received value beyond it is an Error. Those of
+/// Outcome and FinishReason are in rollout/trajectory.h.
 constexpr int EnumCount(bool) { return 2; }
 constexpr int EnumCount(DType) { return 7; }
 constexpr int EnumCount(InFlightPolicy) { return 4; }
-constexpr int EnumCount(Outcome) { return 6; }
-constexpr int EnumCount(FinishReason) { return 5; }
 
 void WireFields(auto& self, auto&& visit) requires
     std::same_as<std::remove_const_t<std::remove_reference_t<decltype(self)>>, PolicySpan> {

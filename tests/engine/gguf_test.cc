@@ -149,6 +149,8 @@ TEST(GgufTest, RefusesTensorsThatLie) {
   ExpectRefused(one("a", Extents{33}, 8, 0), {"\"a\"", "rows of 33"});
   ExpectRefused(one("a", Extents{1ull << 33, 1ull << 33}, 0, 0), {"\"a\"", "too large"});
   ExpectRefused(one("a", Extents{~0ull}, 0, 0), {"\"a\"", "too large"});
+  // No elements, and a product that is beyond 64 bits before the 0 is reached.
+  ExpectRefused(one("a", Extents{0, 1ull << 40, 1ull << 40}, 0, 0), {"\"a\"", "too large"});
   ExpectRefused(one("a", Extents{17}, 0, 0), {"\"a\"", "truncated"});
   ExpectRefused(one("a", Extents{8}, 0, 32), {"\"a\"", "begins at byte 32", "expected 0"});
   ExpectRefused(one("a", Extents{4}, 0, 0), {"last 32 bytes belong to no tensor"});

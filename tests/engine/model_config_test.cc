@@ -285,6 +285,8 @@ TEST(ModelConfigTest, ImpossibleDimensionsAreRefused) {
   ExpectRefused(With(Llama(), {{"num_attention_heads", 6}}), {"head_dim", "64", "6"});
   ExpectRefused(With(Llama(), {{"head_dim", 15}}), {"head_dim 15", "even"});
   ExpectRefused(With(Llama(), {{"rms_norm_eps", -1}}), {"rms_norm_eps"});
+  ExpectRefused(With(Llama(), {{"rms_norm_eps", 1e300}}), {"rms_norm_eps", "float32", "1e+300"});
+  ExpectRefused(With(Llama(), {{"rms_norm_eps", 1e-60}}), {"rms_norm_eps", "float32", "1e-60"});
   ExpectRefused(With(Llama(), {{"tie_word_embeddings", "yes"}}), {"tie_word_embeddings"});
   json config = Llama();
   config.erase("vocab_size");

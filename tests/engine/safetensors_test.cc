@@ -129,6 +129,8 @@ TEST(SafetensorsTest, RefusesRangesThatLie) {
                 {"too large"});
   ExpectRefused(R"({"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}})", 0,
                 {"too large"});
+  ExpectRefused(R"({"a":{"dtype":"U8","shape":[4294967296,4294967296,0],"data_offsets":[0,0]}})", 0,
+                {"\"a\"", "shape [4294967296, 4294967296, 0] is too large"});
   ExpectRefused(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,99999999999999999999]}})", 1,
                 {"expected an unsigned integer"});
 }

@@ -1,4 +1,5 @@
-// Prompt files: any bytes give prompts that keep their promises, or an Error.
+// Prompt files and, in front of a line "---", a chat template: any bytes give prompts that keep
+// their promises, or an Error.
 #include <cstdint>
 #include <set>
 #include <sstream>
@@ -9,10 +10,16 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace rollcast;
-  static const ChatTemplate chat = ChatTemplate::Parse(
-      "'<|im_start|>system\\nS<|im_end|>'{% if add_generation_prompt %}", "template");
-  std::istringstream in(std::string(reinterpret_cast<const char*>(data), size));
+  const std::string divider = "\n---\n";
+  std::string rows(reinterpret_cast<const char*>(data), size);
+  std::string jinja = "'<|im_start|>system\\nS<|im_end|>'{% if add_generation_prompt %}";
+  if (const size_t end = rows.find(divider); end != std::string::npos) {
+    jinja = rows.substr(0, end);
+    rows.erase(0, end + divider.size());
+  }
+  std::istringstream in(rows);
   try {
+    const ChatTemplate chat = ChatTemplate::Parse(jinja, "template");
     std::set<std::string> ids;
     for (const Prompt& prompt :
          ReadPrompts(in, "input", {.chat_template = &chat, .vocab_size = 1000})) {

@@ -12,6 +12,8 @@
 #include "rollout/text_pattern.h"
 #include "rollout/tokenizer.h"
 #include "rollout/unicode.h"
+#include "tests/fuzz/small_tokenizer.h"
+#include "tests/testing/temporary_dir.h"
 
 namespace rollcast {
 namespace {
@@ -20,15 +22,11 @@ void Require(bool condition) {
   if (!condition) std::abort();
 }
 
-std::filesystem::path ScratchFile() {
-  static const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / StrCat("rollcast_tokenizer_fuzz_", getpid());
-  return path;
-}
-
 std::unique_ptr<Tokenizer> LoadText(const std::string& file) {
-  std::ofstream(ScratchFile(), std::ios::binary) << file;
-  return Tokenizer::Load(ScratchFile());
+  static const testing::TemporaryDir folder;
+  const auto path = folder.path() / "tokenizer.json";
+  std::ofstream(path, std::ios::binary) << file;
+  return Tokenizer::Load(path);
 }
 
 const std::vector<std::unique_ptr<Tokenizer>>& GoodTokenizers() {
@@ -89,11 +87,8 @@ void FuzzPattern(const std::string& bytes) {
 void FuzzFile(const std::string& bytes, bool patch) {
   std::string file = bytes;
   if (patch) {
-    static const auto base = [] {
-      std::ifstream in(std::filesystem::path(ROLLCAST_TEST_DATA) /
-                       "tokenizers/smollm2/tokenizer.json");
-      return nlohmann::json::parse(in);
-    }();
+    static const auto base = testing::SmallTokenizer(std::filesystem::path(ROLLCAST_TEST_DATA) /
+                                                     "tokenizers/smollm2/tokenizer.json");
     nlohmann::json patched = base;
     const auto change = nlohmann::json::parse(bytes, nullptr, false);
     if (change.is_discarded()) return;

@@ -209,6 +209,23 @@ TEST(Config, SetNamesWhatIsWrongWithIt) {
   EXPECT_EQ(Fault("", {"engine.max_running=1\nx=2"}).substr(0, 26), "--set: engine.max_running:");
   EXPECT_EQ(Fault("", {"engine.max_running=0"}),
             "--set: engine.max_running: expected an integer from 1 to 65536, got 0");
+  // The resolved configuration would be a file that nothing reads.
+  EXPECT_EQ(Fault("", {"model.path=a\xFF"}), "--set: model.path: the value is not UTF-8");
+  EXPECT_EQ(ParseConfig("", "x", std::vector<Setting>{"model.path=\u00e9"}).model.path, "\u00e9");
+}
+
+// The TOML library has a table, and stack, for every part.
+TEST(Config, AKeyOfVeryManyPartsIsAnError) {
+  std::string deep;
+  for (int i = 0; i < 1000000; ++i) deep += "a.";
+  EXPECT_EQ(Fault("\n" + deep + "a = 1\n", {}), "job.toml:2: a key of more than 256 parts");
+  EXPECT_EQ(Fault("[" + deep + "a]\n", {}), "job.toml:1: a key of more than 256 parts");
+  EXPECT_EQ(Fault("[scorer]\npattern = \"" + std::string(1000, '.') + "\"  # " +
+                      std::string(1000, '.') + "\n",
+                  {}),
+            "");
+  EXPECT_EQ(Fault("", {"sampling.stop_ids={" + deep + "a = 1}"}).substr(0, 58),
+            "--set: sampling.stop_ids: expected an array of integers fr");
 }
 
 TEST(Config, SharedSettingsAreWhatRanksMustAgreeOn) {

@@ -83,6 +83,24 @@ TEST(FinalNumberTest, LongAndHostileTextEnds) {
   EXPECT_EQ(Final(boxes + "5"), 5);
 }
 
+// Infinity would be near every answer: a completion that ends so would earn every reward.
+TEST(FinalNumberTest, QuotientsBeyondFloat64AreNoNumbers) {
+  EXPECT_EQ(Final("1e300/1e-300"), 1e-300);  // as 5/0: two numbers
+  EXPECT_EQ(Final("\\frac{1e300}{1e-300}"), 1e-300);
+  EXPECT_EQ(Final("-1e300 / 1e-9"), 1e-9);
+  EXPECT_EQ(ParseNumber("1e300/1e-300"), std::nullopt);
+  EXPECT_FALSE(SameAnswer("5", "1e300/1e-300"));
+  EXPECT_FALSE(SameAnswer("5", "\\frac{1e300}{1e-300}"));
+}
+
+TEST(FinalNumberTest, ANumberBeyondFloat64IsPassedOverAsAWhole) {
+  std::string groups = "1";
+  for (int i = 0; i < 20000; ++i) groups += ",111";
+  EXPECT_EQ(Final(groups), std::nullopt);  // and not the last 308 digits
+  EXPECT_EQ(Final("7 and " + groups), 7);
+  EXPECT_EQ(Final(groups + " or 8"), 8);
+}
+
 TEST(ParseNumberTest, TheWholeTextMustBeTheNumber) {
   EXPECT_EQ(ParseNumber(" 1,000 "), (WrittenNumber{1000, false}));
   EXPECT_EQ(ParseNumber("-3/4"), (WrittenNumber{-0.75, false}));

@@ -444,6 +444,61 @@ TEST_F(TrajectoryFileTest, ReaderSaysWhatIsWrong) {
   EXPECT_EQ(message(path_), path_.string() + ": has schema_version 9; this build reads 1");
 }
 
+// Replaces one element of a column, given as it lies in memory under the column's own type.
+void Overwrite(const std::filesystem::path& path, const char* column, hsize_t row,
+               const void* value) {
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  const hid_t dataset =
+      H5Dopen2(file, (std::string("trajectories/") + column).c_str(), H5P_DEFAULT);
+  const hid_t type = H5Dget_type(dataset), space = H5Dget_space(dataset);
+  const hsize_t one = 1;
+  const hid_t memory = H5Screate_simple(1, &one, nullptr);
+  H5Sselect_hyperslab(space, H5S_SELECT_SET, &row, nullptr, &one, nullptr);
+  ASSERT_GE(H5Dwrite(dataset, type, memory, space, H5P_DEFAULT, value), 0);
+  H5Sclose(memory);
+  H5Sclose(space);
+  H5Tclose(type);
+  H5Dclose(dataset);
+  ASSERT_GE(H5Fclose(file), 0);
+}
+
+TEST_F(TrajectoryFileTest, AValueThatNoWriterWritesIsNamed) {
+  const char *list = "[\"a\", 1]", *cut = "[\"a\"";
+  const int32_t negative = -5, huge = INT32_MAX;
+  const int64_t far = int64_t{1} << 62;
+  const uint8_t outcome = 200, reason = 5;
+  const std::string where = path_.string() + ": trajectories/";
+  const struct {
+    const char* column;
+    const void* value;
+    std::string what;
+  } kCases[] = {
+      {"outcome", &outcome, "outcome[2] is 200, expected less than 6"},
+      {"finish_reason", &reason, "finish_reason[2] is 5, expected less than 5"},
+      {"prompt_length", &negative, " and prompt_length -5, beyond the "},
+      {"completion_length", &huge, " and completion_length 2147483647, beyond the "},
+      {"prompt_offset", &far, "prompt_offset[2] is 4611686018427387904 and "},
+      {"stop_strings", &list, "stop_strings[2] is [\"a\", 1], expected a JSON list of texts"},
+      {"stop_strings", &cut, "stop_strings[2] is [\"a\", expected a JSON list of texts"},
+  };
+  for (const auto& c : kCases) {
+    TrajectoryFile file(path_, {.config = "", .rollcast_version = "", .overwrite = true});
+    file.Append(MakeBatch(0, 4));
+    file.Close(RunEnd::Completed());
+    Overwrite(path_, c.column, 2, c.value);
+    const TrajectoryReader reader(path_);
+    EXPECT_EQ(reader.ReadRows(0, 2).size(), 2u) << c.column;
+    try {
+      reader.ReadRows(0, 4);
+      ADD_FAILURE() << c.column;
+    } catch (const Error& e) {
+      const std::string what = e.what();
+      EXPECT_EQ(what.find(where), 0u) << what;
+      EXPECT_NE(what.find(c.what), std::string::npos) << what;
+    }
+  }
+}
+
 TEST(TrajectoryNames, ParseIsTheInverseOfName) {
   for (int i = 0; i <= static_cast<int>(Outcome::kFailed); ++i)
     EXPECT_EQ(ParseOutcome(Name(static_cast<Outcome>(i))), static_cast<Outcome>(i));
