@@ -1,6 +1,8 @@
 #include "trainer_bridge/communicator.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
 
 #include <numeric>
 #include <thread>
@@ -30,6 +32,17 @@ Message AwaitMessage(Communicator& communicator) {
     if (std::optional<Message> message = communicator.Poll()) return std::move(*message);
   ADD_FAILURE() << "no message came";
   return {};
+}
+
+TEST(BackoffTest, ChangesNothingElseOfItsThread) {
+  std::thread([] {
+    // Its own nice value and its policy, which come with the length of its slices.
+    ASSERT_EQ(setpriority(PRIO_PROCESS, 0, 7), 0);
+    Backoff backoff;
+    backoff.Wait();
+    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), 7);
+    EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
+  }).join();
 }
 
 TEST(ThreadCommunicator, MessagesOfOneSourceComeInOrderAlsoToItself) {
