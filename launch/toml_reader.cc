@@ -63,6 +63,8 @@ int LineOfDeepKey(std::string_view text) {
       quote = c;
     } else if (c == '.' && ++dots >= kMaxKeyParts) {
       return line;
+    } else if (c == '=' || c == ',' || c == '[' || c == '{') {
+      dots = 0;  // what follows is another key, or a value
     }
   }
   return 0;

@@ -219,6 +219,10 @@ TEST(Config, AKeyOfVeryManyPartsIsAnError) {
   std::string deep;
   for (int i = 0; i < 1000000; ++i) deep += "a.";
   EXPECT_EQ(Fault("\n" + deep + "a = 1\n", {}), "job.toml:2: a key of more than 256 parts");
+  // Many values of a line are no parts of a key.
+  std::string numbers;
+  for (int i = 0; i < 300; ++i) numbers += "0.5, ";
+  EXPECT_EQ(Fault("x = [" + numbers + "]\n", {}).find("parts"), std::string::npos);
   EXPECT_EQ(Fault("[" + deep + "a]\n", {}), "job.toml:1: a key of more than 256 parts");
   EXPECT_EQ(Fault("[scorer]\npattern = \"" + std::string(1000, '.') + "\"  # " +
                       std::string(1000, '.') + "\n",
