@@ -135,6 +135,10 @@ class Bench {
   int vocab() const { return store_.config().vocab_size; }
 
   Engine& MakeEngine(int sequences, int context) {
+    if (const int most = store_.config().max_context; context > most)
+      throw Error(StrCat("bench ", options_.what, ": needs a context of ", context,
+                         " tokens, and this model allows ", most,
+                         options_.what == "rollout" ? "" : "; lower --context or --steps"));
     EngineConfig config = config_.engine;
     config.max_running = sequences;
     config.max_batched_tokens = std::max(config.max_batched_tokens, sequences);

@@ -176,6 +176,15 @@ int RunCommandLine(const std::vector<Command>& commands, int argc, const char* c
   ConfigFlags flags;
   try {
     for (const Command& command : commands) AddCommand(app, command, flags);
+    if (const std::string first = argc > 1 ? argv[1] : ""; !first.empty() && first.front() != '-') {
+      std::string names;
+      bool known = false;
+      for (const Command& command : commands) {
+        names += StrCat(names.empty() ? "" : ", ", command.name);
+        known |= command.name == first;
+      }
+      if (!known) return Fail(kExitUsage, StrCat("no command \"", first, "\"; there are ", names));
+    }
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& e) {

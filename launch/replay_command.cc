@@ -47,8 +47,13 @@ bool Replayable(const TrajectoryRow& row, int64_t version) {
          !t.mixed_kv;
 }
 
-/// Why the weights of `now` may be others than those that `reader`'s file was made with.
-std::string WhyOtherWeights(const TrajectoryReader& reader, Config now) {
+/// Why the weights of `now`, of checksum `digest`, are others than those that the run of `reader`'s
+/// file began with.
+std::string WhyOtherWeights(const TrajectoryReader& reader, uint64_t digest, Config now) {
+  for (const SyncReport& update : reader.ReadUpdates())
+    if (update.committed && update.digest == digest)
+      return fmt::format("they are those of its policy version {}; give --version {}",
+                         update.version, update.version);
   Config recorded;
   try {
     recorded = ParseConfig(reader.info().config, "the file's configuration");
@@ -115,7 +120,7 @@ int RunReplay(const Config& config, const ReplayOptions& options, std::ostream& 
           fmt::format("{}: was made with weights of digest {:016x}, and those of {} have "
                       "{:016x}: {}",
                       options.file.string(), reader.info().model_digest, config.model.path, digest,
-                      WhyOtherWeights(reader, config)));
+                      WhyOtherWeights(reader, digest, config)));
   }
 
   Progress progress;

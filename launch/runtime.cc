@@ -106,7 +106,7 @@ int RunAsRank(const Config& config, Role role,
       status = body(world, roles);
     } catch (const std::exception& e) {
       fail(e);
-      TellOfFailure(world.communicator(), roles, e.what());
+      TellOfFailure(world.communicator(), roles, e);
     }
   } catch (const std::exception& e) {
     fail(e);

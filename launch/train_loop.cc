@@ -232,9 +232,9 @@ std::string ProgressLine(const UpdateRecord& r, int updates) {
 
 std::string Table(const std::vector<UpdateRecord>& records) {
   std::string table =
-      fmt::format("{:>9} {:>8} {:>8} {:>6} {:>10} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8}\n", "updates",
+      fmt::format("{:>9} {:>8} {:>8} {:>6} {:>10} {:>8} {:>8} {:>8} {:>9} {:>8} {:>9}\n", "updates",
                   "version", "reward", "lag", "tokens/s", "left out", "aborted", "entropy",
-                  "grad norm", "sync ms", "pause ms");
+                  "grad norm", "sync ms", "max pause");
   const size_t stride = (records.size() + 9) / 10;
   for (size_t begin = 0; begin < records.size(); begin += stride) {
     const size_t end = std::min(begin + stride, records.size());
@@ -253,7 +253,7 @@ std::string Table(const std::vector<UpdateRecord>& records) {
       sum.sync.pause_s = std::max(sum.sync.pause_s, r.sync.pause_s);
     }
     table += fmt::format(
-        "{:>9} {:>8} {:>8.3f} {:>6.2f} {:>10.0f} {:>8} {:>8} {:>8.3f} {:>9.3f} {:>8.1f} {:>8.1f}\n",
+        "{:>9} {:>8} {:>8.3f} {:>6.2f} {:>10.0f} {:>8} {:>8} {:>8.3f} {:>9.3f} {:>8.1f} {:>9.1f}\n",
         fmt::format("{}-{}", records[begin].update, records[end - 1].update),
         records[end - 1].version, sum.reward, sum.lag_mean, sum.tokens_per_s, sum.left_out,
         sum.sync.sequences_aborted, sum.grpo.entropy, sum.grpo.grad_norm, 1e3 * sum.sync.total_s,

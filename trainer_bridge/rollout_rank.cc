@@ -244,12 +244,16 @@ void RolloutRank::CheckCoordinator(Clock::time_point now) {
 }
 
 void TellOfFailure(Communicator& communicator, const Roles& roles,
-                   const std::string& why) noexcept {
+                   const std::exception& failure) noexcept {
   try {
     const int rank = communicator.rank();
     const int coordinator = roles.workers().front();
-    const std::vector<std::byte> bytes = EncodeJob(FailMessage{OneLine(why)});
-    if (rank != coordinator) {
+    const std::vector<std::byte> bytes = EncodeJob(FailMessage{OneLine(failure.what())});
+    const auto* lost = dynamic_cast<const PeerLost*>(&failure);
+    const bool headless = lost != nullptr && lost->rank() == coordinator;
+    if (headless && roles.trainer() >= 0 && rank != roles.trainer()) {
+      communicator.Send(roles.trainer(), bytes);
+    } else if (rank != coordinator) {
       communicator.Send(coordinator, bytes);
     } else {
       for (int peer = 0; peer < communicator.size(); ++peer)

@@ -98,8 +98,9 @@ class RolloutRank {
 };
 
 /// Tells the peers that this rank ends, and why, on one line: the coordinator tells all, the others
-/// tell the coordinator. Gives up what cannot be sent within seconds; the peers then find out at
-/// their deadline. Bridge thread only.
-void TellOfFailure(Communicator& communicator, const Roles& roles, const std::string& why) noexcept;
+/// tell the coordinator, or, where that is what has been lost, the trainer. Gives up what cannot be
+/// sent within seconds; the peers then find out at their deadline. Bridge thread only.
+void TellOfFailure(Communicator& communicator, const Roles& roles,
+                   const std::exception& failure) noexcept;
 
 }  // namespace rollcast

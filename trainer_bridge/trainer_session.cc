@@ -65,7 +65,7 @@ void TrainerSession::Run(std::promise<void>& joined) {
                   choice.name, nullptr);
   } catch (const std::exception& e) {
     // Every call of the client now throws it.
-    TellOfFailure(*communicator, roles_, e.what());
+    TellOfFailure(*communicator, roles_, e);
     communicator->Abandon();
     return;
   }

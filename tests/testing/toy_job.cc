@@ -62,7 +62,7 @@ void ToyJob::RunTrainer() {
       if (killed_[0]) communicator.GoSilent();
     });
   } catch (const std::exception& e) {
-    TellOfFailure(communicator, roles_, e.what());
+    TellOfFailure(communicator, roles_, e);
     ended_with_[0] = e.what();
   }
 }
@@ -102,7 +102,7 @@ void ToyJob::RunWorker(int rank) {
     communicator.GoSilent();
     ended_with_[static_cast<size_t>(rank)] = "killed";
   } catch (const std::exception& e) {
-    TellOfFailure(communicator, roles_, e.what());
+    TellOfFailure(communicator, roles_, e);
     ended_with_[static_cast<size_t>(rank)] = e.what();
   }
 }

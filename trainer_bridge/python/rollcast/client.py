@@ -291,6 +291,9 @@ class Client:
 
         A whole update (every tensor of `manifest`) is expected; for less say `partial=True`.
 
+        Values are looked at only where a cast could overflow: weights with NaN are published, and
+        completions drawn from them come back as "failed".
+
         `version`: the new policy version; None = live + 1. `mode` ("staged", "in_place"), `in_flight`
         ("keep", "recompute", "drain", "abort"), `deadline` and `drain_limit` (seconds) default to
         [sync]. `partial`: not every tensor is given, and the others stay as they are; then `names`, if
