@@ -35,6 +35,16 @@ TEST_F(BenchTest, DecodeTimesTheModelOfAFolder) {
   EXPECT_FALSE(line.contains("fraction_of_floor")) << "the floor of a GPU, on a processor";
 }
 
+TEST_F(BenchTest, AContextThatTheModelHasNotSaysWhatToLower) {
+  testing::MpiJob decode(Bench("decode --context 100000"), folder_);
+  EXPECT_EQ(decode.Wait(std::chrono::seconds(60)), 1);
+  EXPECT_NE(decode.err().find("lower --context or --steps"), std::string::npos) << decode.err();
+  testing::MpiJob rollout(Bench("rollout --requests 2"), folder_);
+  EXPECT_EQ(rollout.Wait(std::chrono::seconds(60)), 1);
+  EXPECT_NE(rollout.err().find("bench rollout: needs a context of "), std::string::npos)
+      << rollout.err();
+}
+
 TEST_F(BenchTest, SyncUpdatesARankThatDecodes) {
   for (const std::string mode : {"staged", "in_place"}) {
     testing::MpiJob job(

@@ -146,6 +146,14 @@ TEST(CommandLine, UsageErrorsExitWith2) {
   }
 }
 
+TEST(CommandLine, AnUnknownCommandIsNamedWithThoseThatThereAre) {
+  Options o;
+  const Result r =
+      RunWith({Sample(o, [](const Config&) { return 0; })}, {"smaple", "--input", "a"});
+  EXPECT_EQ(r.status, 2);
+  EXPECT_EQ(r.err, "rollcast: no command \"smaple\"; there are sample\n");
+}
+
 TEST(CommandLine, NumbersBeyondTheirTypeAreRefusedWithItsRange) {
   Options o;
   int64_t version = 3;

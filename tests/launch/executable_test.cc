@@ -188,6 +188,10 @@ TEST_F(ToyJob, TextWithoutATokenizerIsOneErrorAtTheStart) {
   ExpectRefused(Generate(Write("p.jsonl", ids + text)), "p.jsonl:2: \"text\" needs a tokenizer");
   ExpectRefused(Generate(Write("p.jsonl", ids), {"--set", "sampling.stop_strings=[\"x\"]"}),
                 "sampling.stop_strings need a tokenizer");
+  for (const std::string kind : {"exact", "numeric", "regex", "format"})
+    ExpectRefused(Generate(Write("p.jsonl", "{\"tokens\": [5], \"answer\": \"1\"}\n"),
+                           {"--set", "scorer.kind=" + kind, "--set", "scorer.pattern=e"}),
+                  "scorer.kind \"" + kind + "\" reads the text of completions");
   EXPECT_EQ(Generate(Write("p.jsonl", ids)).status, 0);
 }
 

@@ -94,6 +94,36 @@ TEST_F(ReplayTest, OtherWeightsAndOtherVersionsAreErrors) {
       << r.out;
 }
 
+TEST_F(ReplayTest, WeightsOfALaterVersionOfTheRunAreNamedByIt) {
+  MakeToyModel(dir_.path() / "other", 2);
+  // The second model is what the run had after its third update.
+  SyncReport update;
+  update.committed = true;
+  update.version = 3;
+  uint64_t digest = 0;
+  {
+    const CommandResult r = Replay("out.h5", "other");
+    const size_t at = r.out.find(" have ");
+    ASSERT_NE(at, std::string::npos) << r.out;
+    digest = std::stoull(r.out.substr(at + 6, 16), nullptr, 16);
+  }
+  update.digest = digest;
+  const TrajectoryReader reader(Path("out.h5"));
+  {
+    TrajectoryFile file(Path("updated.h5"), reader.info());
+    for (int64_t i = 0; i < reader.rows(); ++i) {
+      const Trajectory t = reader.Read(i);
+      file.Append(std::span(&t, 1));
+    }
+    file.AppendUpdate(update);
+  }
+  const CommandResult r = Replay("updated.h5", "other");
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.out.find("they are those of its policy version 3; give --version 3\n"),
+            std::string::npos)
+      << r.out;
+}
+
 TEST_F(ReplayTest, AnotherUntieHeadIsNamedWithItsRemedy) {
   const CommandResult r = Replay("out.h5", "toy", {"--set", "model.untie_head=true"});
   EXPECT_EQ(r.status, 1);

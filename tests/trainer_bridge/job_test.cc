@@ -294,6 +294,17 @@ TEST(JobTest, AKilledCoordinatorEndsEveryRankWithAStatedError) {
   ExpectEnd(job, {0, 2, 3}, "coordinator (rank 1) is lost");
 }
 
+TEST(JobTest, AnUpdateEndsWithTheCoordinatorAndNamesIt) {
+  ToyJob job(Watchful(3));
+  job.client().WaitUntilStarted();
+  job.Kill(1);
+  UpdateOptions update;
+  update.deadline = 600s;
+  ExpectError([&] { job.client().Publish(update, job.Weights(2)); },
+              {"coordinator (rank 1) is lost"});
+  ExpectEnd(job, {0, 2, 3}, "coordinator (rank 1) is lost");
+}
+
 TEST(JobTest, ARankWhoseScorerBreaksSaysSoAndIsReplaced) {
   ToyJob::Options options;
   std::atomic<bool> broken{false};
