@@ -25,10 +25,11 @@ struct SchedulingAttributes {
   uint64_t runtime = 0, deadline = 0, period = 0;  // ns
 };
 static_assert(sizeof(SchedulingAttributes) == 48);
+constexpr uint64_t kResetOnFork = 1;  // SCHED_FLAG_RESET_ON_FORK
 #endif
 
-/// Asks the kernel to let this thread run soon after a sleep has ended, also on a core on which
-/// others compute. What it does not know it refuses, which does no harm.
+/// Asks the kernel to let this thread, and none that it starts, run soon after a sleep has ended,
+/// also on a core on which others compute. What it does not know it refuses, which does no harm.
 bool WakePromptly() {
 #if defined(__linux__)
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; it may else add 50 us to every sleep
@@ -38,6 +39,7 @@ bool WakePromptly() {
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) == 0 &&
       attributes.policy == SCHED_OTHER) {
     attributes.runtime = 100'000;
+    attributes.flags |= kResetOnFork;
     syscall(SYS_sched_setattr, 0, &attributes, 0);
   }
 #endif

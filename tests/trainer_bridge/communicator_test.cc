@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <numeric>
 #include <thread>
@@ -34,14 +36,25 @@ Message AwaitMessage(Communicator& communicator) {
   return {};
 }
 
-TEST(BackoffTest, ChangesNothingElseOfItsThread) {
-  std::thread([] {
-    // Its own nice value and its policy, which come with the length of its slices.
+/// Of the calling thread: the length of its slices in ns (sched_attr's sched_runtime; 0 before
+/// Linux 6.12), and its policy without the flag that it is not inherited.
+std::pair<uint64_t, int> Scheduling() {
+  uint64_t attributes[6] = {};
+  if (syscall(SYS_sched_getattr, 0, attributes, sizeof attributes, 0) != 0) ADD_FAILURE();
+  return {attributes[3], sched_getscheduler(0) & ~SCHED_RESET_ON_FORK};
+}
+
+TEST(BackoffTest, LeavesNiceAndTheThreadsThatAreStartedAlone) {
+  std::pair<uint64_t, int> untouched;
+  std::thread([&] { untouched = Scheduling(); }).join();
+  std::thread([&] {
     ASSERT_EQ(setpriority(PRIO_PROCESS, 0, 7), 0);
     Backoff backoff;
     backoff.Wait();
     EXPECT_EQ(getpriority(PRIO_PROCESS, 0), 7);
-    EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
+    EXPECT_EQ(Scheduling().second, SCHED_OTHER);
+    // One that computes must not wake ahead of others.
+    std::thread([&] { EXPECT_EQ(Scheduling(), untouched); }).join();
   }).join();
 }
 
