@@ -125,13 +125,10 @@ std::string RunRolloutRank(const Config& config, World& world, const Roles& role
   MetricsWriter metrics(config.metrics, world.rank());
   std::unique_ptr<Scorer> scorer;
   if (config.scorer.kind != "none") scorer = MakeScorer(config.scorer);
-  const std::string& kind = config.scorer.kind;
-  if (!HasTokenizer(config) &&
-      (kind == "exact" || kind == "numeric" || kind == "regex" || kind == "format"))
-    throw Error(StrCat("scorer.kind \"", kind, "\" reads the text of completions, and ",
-                       config.model.path,
-                       " has no tokenizer to make it; name one with "
-                       "rollout.tokenizer"));
+  if (!HasTokenizer(config) && ScorerReadsText(config.scorer.kind))
+    throw Error(StrCat("scorer.kind \"", config.scorer.kind,
+                       "\" reads the text of completions, and ", config.model.path,
+                       " has no tokenizer to make it; name one with rollout.tokenizer"));
   const std::string& device = roles.ranks[static_cast<size_t>(world.rank())].device;
   Config mine = config;
   mine.kernels.device = device;

@@ -10,21 +10,38 @@
 
 namespace rollcast {
 
+namespace {
+
+struct Kind {
+  const char* name;
+  std::unique_ptr<Scorer> (*make)(const ScorerConfig&);
+  bool reads_text;
+};
+// A command or an http server may do with the ids, which it is given, too.
+constexpr Kind kKinds[] = {
+    {"exact", MakeExactScorer, true},    {"numeric", MakeNumericScorer, true},
+    {"regex", MakeRegexScorer, true},    {"format", MakeRegexScorer, true},
+    {"length", MakeLengthScorer, false}, {"command", MakeCommandScorer, false},
+    {"http", MakeHttpScorer, false},
+};
+
+}  // namespace
+
+bool ScorerReadsText(const std::string& kind) {
+  return std::any_of(std::begin(kKinds), std::end(kKinds),
+                     [&](const Kind& k) { return kind == k.name && k.reads_text; });
+}
+
 std::unique_ptr<Scorer> MakeScorer(const ScorerConfig& config) {
   if (!(config.deadline_s > 0 && config.deadline_s <= 86400))
     throw Error(
         StrCat("scorer deadline_s is ", config.deadline_s, "; it must be in (0, 86400] seconds"));
   if (config.max_tries < 1)
     throw Error(StrCat("scorer max_tries is ", config.max_tries, "; it must be at least 1"));
-  constexpr std::pair<const char*, std::unique_ptr<Scorer> (*)(const ScorerConfig&)> kMakers[] = {
-      {"exact", MakeExactScorer},  {"numeric", MakeNumericScorer}, {"regex", MakeRegexScorer},
-      {"format", MakeRegexScorer}, {"length", MakeLengthScorer},   {"command", MakeCommandScorer},
-      {"http", MakeHttpScorer},
-  };
   std::string kinds;
-  for (const auto& [kind, make] : kMakers) {
-    if (config.kind == kind) return make(config);
-    kinds += StrCat(kinds.empty() ? "" : ", ", kind);
+  for (const Kind& kind : kKinds) {
+    if (config.kind == kind.name) return kind.make(config);
+    kinds += StrCat(kinds.empty() ? "" : ", ", kind.name);
   }
   throw Error(StrCat("scorer kind is \"", config.kind, "\"; it must be one of ", kinds));
 }

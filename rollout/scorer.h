@@ -62,6 +62,9 @@ struct ScorerConfig {
   int target_length = 32;    // length: in tokens
 };
 
+/// Whether scorers of this kind judge the text of a completion, so that there must be a tokenizer.
+bool ScorerReadsText(const std::string& kind);
+
 /// Throws Error when `config` names no scorer or lacks what it needs.
 std::unique_ptr<Scorer> MakeScorer(const ScorerConfig& config);
 
