@@ -14,7 +14,8 @@
 namespace rollcast {
 namespace {
 
-constexpr auto kEnqueues = std::chrono::microseconds(500);
+// How long NCCL may be enqueuing a group before looks are TransferWait's pause apart.
+constexpr auto kEnqueueLooks = std::chrono::microseconds(500);
 // For kernels to leave the device once their communicator is aborted.
 constexpr auto kQuiet = std::chrono::seconds(10);
 
@@ -125,7 +126,7 @@ class NcclTransport final : public WeightTransport {
     SendBulkMessage(communicator_, group_[0], transfer, {}, deadline, service);
     const auto plan =
         Unpack<Plan>(ReceiveBulkMessage(communicator_, group_[0], transfer, deadline, service));
-    if (plan.first_group_bytes == 0 || plan.staged.size() != spans.size())
+    if (plan.staged.size() != spans.size())
       throw Error(StrCat("transfer ", transfer, ": the trainer sends ", plan.staged.size(),
                          " tensors, expected ", spans.size()));
     Try([&] {
@@ -261,7 +262,7 @@ class NcclTransport final : public WeightTransport {
       return;
     device_->RunOnDevice([&] { Launch(ranges); });
     // NCCL enqueues on a thread of its own, in less than a pause would take.
-    for (const Deadline soon = Clock::now() + kEnqueues; Busy() && Clock::now() < soon;)
+    for (const Deadline soon = Clock::now() + kEnqueueLooks; Busy() && Clock::now() < soon;)
       std::this_thread::yield();
     while (Busy()) Pause(wait, false);
   }

@@ -34,7 +34,7 @@ class WeightTransport {
   virtual bool broken() const = 0;
 
   /// group[0]: does what Send of the same `transfer` and tensors, if it follows, needs no rank for,
-  /// so that the ranks wait less. Not necessary.
+  /// so that the ranks wait less. Not necessary. Throws Error where Send would.
   virtual void Prepare([[maybe_unused]] uint64_t transfer,
                        [[maybe_unused]] std::span<const SourceTensor> tensors) {}
   /// group[0]: sends `tensors` in order. Returns the checksum of what was sent: DigestFold

@@ -140,6 +140,23 @@ struct AttentionCase {
   int heads, kv_heads, dim, page_size, window;
 };
 
+/// A backend for `rows` rows and segments, with pages for `sequences` sequences of max_context.
+std::unique_ptr<Backend> Reserved(const BackendOptions& options, const AttentionCase& c, int rows,
+                                  int sequences, int max_context) {
+  OpLimits limits;
+  limits.max_rows = limits.max_segments = limits.max_samples = rows;
+  limits.hidden_size = limits.intermediate_size = limits.vocab_size = 64;
+  limits.num_heads = c.heads;
+  limits.num_kv_heads = c.kv_heads;
+  limits.head_dim = c.dim;
+  limits.page_size = c.page_size;
+  limits.num_pages = sequences * max_context / c.page_size;
+  limits.max_context = max_context;
+  std::unique_ptr<Backend> backend = MakeBackend(options);
+  backend->Reserve(limits);
+  return backend;
+}
+
 /// Sequences whose KV is random numbers where it has been written and poison everywhere else.
 class AttentionSetup {
  public:
@@ -268,17 +285,7 @@ TEST_P(AttentionTest, ALongContextIsExactToItsEnd) {
                                  AttentionCase{3, 1, 80, 64, 0}}) {
     SCOPED_TRACE(StrCat(c.heads, "/", c.kv_heads, " window ", c.window));
     const int max_context = 12288;
-    OpLimits limits;
-    limits.max_rows = limits.max_segments = limits.max_samples = 64;
-    limits.hidden_size = limits.intermediate_size = limits.vocab_size = 64;
-    limits.num_heads = c.heads;
-    limits.num_kv_heads = c.kv_heads;
-    limits.head_dim = c.dim;
-    limits.page_size = c.page_size;
-    limits.num_pages = 4 * max_context / c.page_size;
-    limits.max_context = max_context;
-    const auto reserved = MakeBackend(ParseDevice(GetParam()));
-    reserved->Reserve(limits);
+    const auto reserved = Reserved(ParseDevice(GetParam()), c, 64, 4, max_context);
     AttentionSetup setup(*reserved, random, c, max_context, {max_context, 8193, 4096, 2050});
     const std::vector<AttentionSetup::Segment> decode = {
         {0, max_context - 1, 1}, {1, 8192, 1}, {2, 4095, 1}, {3, 2049, 1}};
@@ -304,17 +311,7 @@ TEST_P(AttentionTest, ManySequencesShareAPrefix) {
        {AttentionCase{8, 8, 16, 16, 0}, AttentionCase{7, 7, 24, 8, 0},
         AttentionCase{12, 6, 32, 16, 100}, AttentionCase{8, 1, 64, 16, 0}}) {
     const int max_context = 320, shared = 256, most = 200;
-    OpLimits limits;
-    limits.max_rows = limits.max_segments = limits.max_samples = most;
-    limits.hidden_size = limits.intermediate_size = limits.vocab_size = 64;
-    limits.num_heads = c.heads;
-    limits.num_kv_heads = c.kv_heads;
-    limits.head_dim = c.dim;
-    limits.page_size = c.page_size;
-    limits.num_pages = most * max_context / c.page_size;
-    limits.max_context = max_context;
-    const auto reserved = MakeBackend(ParseDevice(GetParam()));
-    reserved->Reserve(limits);
+    const auto reserved = Reserved(ParseDevice(GetParam()), c, most, most, max_context);
     for (int count : {5, 99, 100, 113, 114, 132, 133, most}) {
       SCOPED_TRACE(StrCat(count, " sequences of ", c.heads, "/", c.kv_heads));
       std::vector<int32_t> written;
