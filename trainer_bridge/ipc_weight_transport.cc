@@ -124,7 +124,9 @@ class IpcTransport final : public WeightTransport {
         publish(++filled);
         digest.AddChunk(*beside_, chunk, staged, slot);
         moved = true;
-      } else if (digested < tensors.size()) {
+      } else if (digested < tensors.size() && ChunksAt(1, transfer) == chunks.size()) {
+        // Not before nobody pulls from here: the sums read memory as fast as it goes. The ranks
+        // take as long over theirs.
         digested = digest.AddWhole(*beside_, staged, digested);
         moved = true;
       }
