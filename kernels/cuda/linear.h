@@ -33,7 +33,7 @@ void LaunchLinearWgmma(const LinearParams& p, const LinearTiling& tiling, Epilog
                        const CUtensorMap& w_map, const CUtensorMap& x_map, bool pdl,
                        cudaStream_t stream);
 
-/// Any K, any alignment, sm_80 and up; slow.
+/// Any K, any alignment, sm_80 and up. No tiles in shared memory, so slow with many tokens.
 void LaunchLinearGeneric(const LinearParams& p, Epilogue epilogue, bool pdl, cudaStream_t stream);
 
 }  // namespace rollcast::cuda
