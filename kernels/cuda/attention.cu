@@ -167,6 +167,14 @@ __global__ void __launch_bounds__(kFoldThreads)
       values[j] = next_values[j];
     }
   }
+  constexpr int kLine = 128 / sizeof(float);
+  if (kEach == 4 && p.head_dim % kLine == 0) {  // then a line is one head's, read by this warp
+    __syncwarp();
+    if (d % kLine == 0)
+      for (int i = first; i <= last; ++i)
+        DiscardLine(scratch.values +
+                    (static_cast<size_t>(where.x + i) * p.num_heads + head) * p.head_dim + d);
+  }
   const float inverse = 1.0f / sum;
   bf16* to = p.out + (static_cast<size_t>(segment) * p.num_heads + head) * p.head_dim + d;
   if constexpr (kEach == 4)

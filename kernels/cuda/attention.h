@@ -12,7 +12,7 @@ namespace rollcast::cuda {
 
 /// Memory for slices that are computed apart; an item is an entry of the work list.
 struct AttentionScratch {
-  float* values = nullptr;  // [items, query heads, head_dim]
+  float* values = nullptr;  // [items, query heads, head_dim], at a multiple of 128 bytes
   float2* stats = nullptr;  // [items, query heads] maximum, sum
 };
 

@@ -39,15 +39,23 @@ __device__ void Slice(const LinearParams& p, const bf16* w, int N, int n0, int t
   const bool has0 = t0 + g < p.rows, has1 = t0 + g + 8 < p.rows, has_w = n0 + g < N;
   acc[0] = acc[1] = acc[2] = acc[3] = 0.0f;
   const int end = SliceBegin(slice + 1, p.K);
-#pragma unroll 8  // loads on their way while others are multiplied
-  for (int group = SliceBegin(slice, p.K); group < end; ++group) {
-    const int k = group * 16 + 2 * c;
-    const uint32_t b[2] = {Load2<kPairs>(row, has_w, k, p.K),
-                           Load2<kPairs>(row, has_w, k + 8, p.K)};
-    const uint32_t a[4] = {Load2<kPairs>(x0, has0, k, p.K), Load2<kPairs>(x1, has1, k, p.K),
-                           Load2<kPairs>(x0, has0, k + 8, p.K),
-                           Load2<kPairs>(x1, has1, k + 8, p.K)};
-    Mma(acc, a, b);
+  constexpr int kAhead = 8;  // groups on their way at once
+  for (int group = SliceBegin(slice, p.K); group < end; group += kAhead) {
+    uint32_t a[kAhead][4], b[kAhead][2];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      const int k = (group + j) * 16 + 2 * c;
+      const bool more = group + j < end;
+      b[j][0] = Load2<kPairs>(row, has_w && more, k, p.K);
+      b[j][1] = Load2<kPairs>(row, has_w && more, k + 8, p.K);
+      a[j][0] = Load2<kPairs>(x0, has0 && more, k, p.K);
+      a[j][1] = Load2<kPairs>(x1, has1 && more, k, p.K);
+      a[j][2] = Load2<kPairs>(x0, has0 && more, k + 8, p.K);
+      a[j][3] = Load2<kPairs>(x1, has1 && more, k + 8, p.K);
+    }
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j)
+      if (group + j < end) Mma(acc, a[j], b[j]);
   }
 }
 

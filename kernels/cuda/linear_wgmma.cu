@@ -171,17 +171,28 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
 
   if (warp == kWarpgroups * 4) {
     if (threadIdx.x % 32 == 0) {
+      const bool once = shape.token_tiles == 1;  // weights that no other tile of tokens reads
+      const uint64_t policy = EvictFirst();
       const auto load_w = [&](const ChunkWalk& walk, int s) {
         const int k = walk.g * 16;
         const uint32_t at = ring + s * kStageBytes;
         BarrierExpect(full(s), kStageBytes);
         if constexpr (kEpilogue == Epilogue::kGated) {
-          TensorLoad4(at, &w_map, full(s), k, 0, 0, tile * (kRows / 16));
+          const int row = tile * (kRows / 16);
+          if (once)
+            TensorLoad4(at, &w_map, full(s), k, 0, 0, row, policy);
+          else
+            TensorLoad4(at, &w_map, full(s), k, 0, 0, row);
         } else {
           constexpr int kBox = WeightBox(kWarpgroups);
 #pragma unroll
-          for (int r = 0; r < kRows; r += kBox)
-            TensorLoad2(at + r * kChunkRow, &w_map, full(s), k, tile * kRows + r);
+          for (int r = 0; r < kRows; r += kBox) {
+            const uint32_t to = at + r * kChunkRow;
+            if (once)
+              TensorLoad2(to, &w_map, full(s), k, tile * kRows + r, policy);
+            else
+              TensorLoad2(to, &w_map, full(s), k, tile * kRows + r);
+          }
         }
       };
       const auto load_x = [&](const ChunkWalk& walk, int s) {

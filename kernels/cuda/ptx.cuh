@@ -26,6 +26,12 @@ __device__ __forceinline__ void WaitForEarlierKernels() {
 #endif
 }
 
+/// 128 bytes that nobody reads any more before they are written again: the L2 need not write them
+/// to memory. `line` is a multiple of 128.
+__device__ __forceinline__ void DiscardLine(const void* line) {
+  asm volatile("discard.global.L2 [%0], 128;" ::"l"(line) : "memory");
+}
+
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -69,6 +75,31 @@ __device__ __forceinline__ void TensorLoad4(uint32_t shared, const CUtensorMap* 
       "%4, %5, %6}], "
       "[%2];" ::"r"(shared),
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
+// For what is read once in a step: such lines leave the L2 first, so that what kernels hand each
+// other stays there.
+__device__ __forceinline__ uint64_t EvictFirst() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void TensorLoad2(uint32_t shared, const CUtensorMap* map,
+                                            uint32_t barrier, int c0, int c1, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void TensorLoad4(uint32_t shared, const CUtensorMap* map,
+                                            uint32_t barrier, int c0, int c1, int c2, int c3,
+                                            uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
       : "memory");
 }
 
