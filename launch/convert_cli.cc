@@ -2,6 +2,7 @@
 
 #include "launch/commands.h"
 #include "launch/convert_command.h"
+#include "launch/signals.h"
 
 namespace rollcast {
 
@@ -18,7 +19,10 @@ Command ConvertCommand() {
                                "byte-level tokenizer"),
                       Required("--output", &options->output,
                                "the folder to make; must not exist, or be empty")},
-          .run = [options](const Config&) { return RunConvert(*options); }};
+          .run = [options](const Config&) {
+            CatchSignals();
+            return RunConvert(*options);
+          }};
 }
 
 }  // namespace rollcast

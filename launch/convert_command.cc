@@ -14,6 +14,7 @@
 #include "kernels/float_convert.h"
 #include "launch/byte_level_tokenizer.h"
 #include "launch/model_folder.h"
+#include "launch/runtime.h"
 #include "launch/toy_model.h"
 
 namespace rollcast {
@@ -164,6 +165,7 @@ void WriteWeights(const GgufFile& gguf, const ModelConfig& config,
   std::vector<HostTensor> tensors;
   std::vector<float> values;
   for (const ManifestEntry& entry : manifest.entries()) {
+    ThrowIfSignalled();
     const std::string name = GgufName(entry.name);
     const GgufTensor* tensor = gguf.Find(name);
     if (tensor == nullptr) throw Error(StrCat(gguf.name(), ": tensor \"", name, "\" is missing"));
@@ -255,6 +257,7 @@ void ConvertGguf(const ConvertOptions& options) {
   folder.Write("tokenizer.json", MakeTokenizer(gguf, parsed.vocab_size));
   folder.Write("tokenizer_config.json", MakeTokenizerConfig(gguf).dump(2) + "\n");
   WriteWeights(gguf, parsed, folder.staging() / "model.safetensors");
+  ThrowIfSignalled();
   folder.Commit();
 }
 

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -8,6 +9,7 @@
 #include "engine/weight_store.h"
 #include "kernels/float_convert.h"
 #include "launch/convert_command.h"
+#include "launch/signals.h"
 #include "tests/testing/expect_error.h"
 #include "tests/testing/gguf_image.h"
 #include "tests/testing/memory_backend.h"
@@ -202,6 +204,18 @@ TEST_F(ConvertTest, RefusesAnOutputThatExists) {
         RunConvert({input_, "/proc/none/model", std::nullopt});
       },
       {"/proc/none/model", "cannot be created"});
+}
+
+TEST_F(ConvertTest, ASignalLeavesNothing) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    CatchSignals();
+    std::raise(signal);
+    ExpectError([&] { Convert(TinyGguf()); }, {SignalName(signal)});
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_.path()), {}), 1)
+        << "the input";
+  }
+  CatchSignals();
+  EXPECT_EQ(Convert(TinyGguf()), 0);
 }
 
 TEST_F(ConvertTest, ToyModelsAreReproducible) {

@@ -257,13 +257,10 @@ def publish(client, model):
 
 def arguments(client, model):
     """What C cannot take is an error at once, and the job goes on."""
-    for size in (4097, 10**9, 2**31 - 1):
+    for size in (0, 4097, 10**9, 2**31 - 1, 2**31, 2**32, 2**32 + 1, -1, -2**32 + 4):
         for call in (client.rollout, client.submit):
-            expect_error(f"group size {size}: must be at least 1 and at most 4096",
+            expect_error(f"group_size is {size}: must be at least 1 and at most 4096",
                          lambda: call(["a"], group_size=size))
-    for size in (2**31, 2**32, 2**32 + 1, -1, -2**32 + 4):
-        for call in (client.rollout, client.submit):
-            expect_error(f"group_size is {size}: must be", lambda: call(["a"], group_size=size))
     expect_error("group_size is 2.0: must be an integer", lambda: client.rollout(["a"], 2.0))
     expect_error(f"seed is {2**64}: must be", lambda: client.rollout(["a"], 1, seed=2**64))
     for groups in (0, 2**32 + 1, 1.5):

@@ -15,6 +15,7 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 UINT64_MAX = 2**64 - 1
 SECONDS_MAX = 1e9  # as TrainerClient
+GROUP_SIZE_MAX = 4096  # kMaxGroupSize of rollout/group_work.h
 
 
 def integer(what: str, value: Any, low: int, high: int) -> int:

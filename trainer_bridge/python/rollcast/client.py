@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from . import tensors as tensor_rules
-from ._arguments import INT32_MAX, INT64_MAX, UINT64_MAX, integer, seconds, token_ids
+from ._arguments import GROUP_SIZE_MAX, INT32_MAX, INT64_MAX, UINT64_MAX, integer, seconds, token_ids
 from ._library import Draw, Library, Result, RollcastError, Tensor, Update
 from .trajectory import Array, Batch, check_arrays, read_batch, to_torch
 
@@ -450,8 +450,8 @@ class Client:
         in_flight: Optional[str],
         hidden: bool,
     ) -> Draw:
-        # The library has the limit; 0 would be its word for the configured size.
-        size = 0 if group_size is None else integer("group_size", group_size, 1, INT32_MAX)
+        # 0 is the library's word for the configured size.
+        size = 0 if group_size is None else integer("group_size", group_size, 1, GROUP_SIZE_MAX)
         over = json.dumps(dict(sampling or {}), default=_plain).encode()
         number = None if seed is None else ctypes.pointer(
             ctypes.c_uint64(integer("seed", seed, 0, UINT64_MAX)))
