@@ -8,7 +8,11 @@
 namespace rollcast {
 
 DeviceInfo DescribeDevice(const std::string& device) {
-  if (device == "cpu") return {.name = "cpu"};
+  if (device == "cpu") {
+    DeviceInfo info;
+    info.name = "cpu";
+    return info;
+  }
 #ifdef ROLLCAST_CUDA
   if (device.starts_with("cuda:")) return DescribeCudaDevice(std::stoi(device.substr(5)));
 #endif

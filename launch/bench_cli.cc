@@ -24,7 +24,7 @@ Command BenchCommand() {
       "floor is that of an H200 (4.3 TB/s, 790 TFLOP/s bf16).";
   command.options = {
       Required("what", &options->what, "decode, prefill, rollout or sync"),
-      Optional("--shape", &options->shape, "model shape"),
+      Optional("--shape", &options->shape, StrCat("model shape; default ", options->shape)),
       Optional("--model", &options->model, "a model folder in place of random weights"),
       Optional("--batch", &options->batch, "sequences"),
       Optional("--context", &options->context, "mean context, or tokens of a prompt"),
@@ -33,6 +33,7 @@ Command BenchCommand() {
       Optional("--updates", &options->updates, "timed weight updates of bench sync"),
       Optional("--requests", &options->requests, "requests of a rollout"),
       Optional("--temperature", &options->temperature, "0 = greedy")};
+  command.on_ranks = true;
   command.takes_config = true;
   command.run = [options](const Config& config) { return RunBench(config, *options); };
   return command;

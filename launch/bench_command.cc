@@ -10,6 +10,7 @@
 #include "launch/bench_model.h"
 #include "launch/bench_sync.h"
 #include "launch/model_shapes.h"
+#include "launch/runtime.h"
 
 namespace rollcast {
 
@@ -58,47 +59,48 @@ class Bench {
       wall.push_back(SecondsSince(start) / steps);
       const EngineStats after = engine.stats();
       RC_CHECK_EQ(after.decode_tokens - before.decode_tokens, int64_t{batch} * steps);
-      host.push_back((after.step_s - before.step_s - (after.wait_s - before.wait_s)) / steps);
+      host.push_back(HostSecondsAStep(before, after));
     }
     if (!finished.empty()) throw Error("bench: a sequence finished while it was timed");
-    const double ms = Median(wall) * 1e3;
     const double floor = DecodeFloor(store_.config(), batch, prompt + total / 2, {}) * 1e3;
     Json j = Head("decode");
     j["batch"] = batch;
     j["context"] = prompt + total / 2;
-    j["ms"] = ms;
-    j["ms_min"] = *std::min_element(wall.begin(), wall.end()) * 1e3;
-    j["ms_max"] = *std::max_element(wall.begin(), wall.end()) * 1e3;
-    j["tokens_per_s"] = batch / ms * 1e3;
-    SetFloor(j, floor, ms);
+    SetTimes(j, wall);
+    j["tokens_per_s"] = batch / Median(wall);
+    SetFloor(j, floor);
     j["host_us"] = Median(host) * 1e6;
-    j["graph"] = engine.stats().graph_replays > 0;
+    if (!on_cpu()) j["graph"] = engine.stats().graph_replays > 0;
     std::cout << j.dump() << std::endl;
   }
 
   void Prefill() {
     Engine& engine = MakeEngine(options_.batch, options_.context + 2);
     std::mt19937_64 random(2);
-    std::vector<double> wall;
+    std::vector<double> wall, host;
     std::vector<Completion> finished;
     for (int r = 0; r < options_.repeats + 1; ++r) {
       for (int i = 0; i < options_.batch; ++i)
         SubmitOrThrow(engine, RandomRequest(r * 1000 + i + 1, options_.context, 1,
                                             options_.temperature, vocab(), random));
+      const EngineStats before = engine.stats();
       const auto start = steady_clock::now();
       while (finished.size() < static_cast<size_t>(options_.batch)) engine.Step(finished);
-      if (r > 0) wall.push_back(SecondsSince(start));
+      if (r > 0) {  // the first warms up
+        wall.push_back(SecondsSince(start));
+        host.push_back(HostSecondsAStep(before, engine.stats()));
+      }
       finished.clear();
     }
     const int64_t tokens = int64_t{options_.batch} * options_.context;
-    const double ms = Median(wall) * 1e3;
     const double floor = PrefillFloor(store_.config(), tokens, options_.context, {}) * 1e3;
     Json j = Head("prefill");
     j["batch"] = options_.batch;
     j["context"] = options_.context;
-    j["ms"] = ms;
-    j["tokens_per_s"] = tokens / ms * 1e3;
-    SetFloor(j, floor, ms);
+    SetTimes(j, wall);
+    j["tokens_per_s"] = tokens / Median(wall);
+    SetFloor(j, floor);
+    j["host_us"] = Median(host) * 1e6;
     std::cout << j.dump() << std::endl;
   }
 
@@ -107,27 +109,30 @@ class Bench {
     std::mt19937_64 random(0);
     std::uniform_int_distribution<int> length(100, 1024);
     int64_t prompts = 0, outputs = 0;
+    std::vector<RolloutLengths> lengths;
     for (int i = 0; i < options_.requests; ++i) {
       const int prompt = length(random), output = length(random);
       prompts += prompt;
       outputs += output;
+      lengths.push_back({prompt, output});
       SubmitOrThrow(engine,
                     RandomRequest(i + 1, prompt, output, options_.temperature, vocab(), random));
     }
     std::vector<Completion> finished;
     const auto start = steady_clock::now();
     while (finished.size() < static_cast<size_t>(options_.requests)) engine.Step(finished);
-    const double seconds = SecondsSince(start);
+    const std::vector<double> wall = {SecondsSince(start)};
     const EngineStats stats = engine.stats();
     Json j = Head("rollout");
     j["requests"] = options_.requests;
     j["prompt_tokens"] = prompts;
     j["output_tokens"] = outputs;
-    j["seconds"] = seconds;
-    j["tokens_per_s"] = outputs / seconds;
+    SetTimes(j, wall);
+    j["tokens_per_s"] = outputs / wall.front();
+    SetFloor(j, RolloutFloor(store_.config(), lengths, engine.config().max_running, {}) * 1e3);
     j["steps"] = stats.steps;
     j["preemptions"] = stats.preemptions;
-    j["host_us"] = (stats.step_s - stats.wait_s) / static_cast<double>(stats.steps) * 1e6;
+    j["host_us"] = HostSecondsAStep({}, stats) * 1e6;
     std::cout << j.dump() << std::endl;
   }
 
@@ -150,23 +155,28 @@ class Bench {
   }
 
   Json Head(const char* what) const {
-    Json j;
-    j["bench"] = what;
-    if (options_.model.empty())
-      j["shape"] = options_.shape;
-    else
-      j["model"] = options_.model;
-    DescribeForBench(*backend_, j);
+    Json j = BenchHead(what, options_, *backend_);
     j["temperature"] = options_.temperature;
     j["logprobs"] = true;
     return j;
   }
 
+  static void SetTimes(Json& j, const std::vector<double>& seconds) {
+    j["ms"] = Median(seconds) * 1e3;
+    j["ms_min"] = *std::min_element(seconds.begin(), seconds.end()) * 1e3;
+    j["ms_max"] = *std::max_element(seconds.begin(), seconds.end()) * 1e3;
+  }
+
+  static double HostSecondsAStep(const EngineStats& before, const EngineStats& after) {
+    return (after.step_s - before.step_s - (after.wait_s - before.wait_s)) /
+           static_cast<double>(after.steps - before.steps);
+  }
+
   // The floor is that of an H200; on a processor it means nothing.
-  void SetFloor(Json& j, double floor_ms, double ms) const {
+  void SetFloor(Json& j, double floor_ms) const {
     if (on_cpu()) return;
     j["floor_ms"] = floor_ms;
-    j["fraction_of_floor"] = floor_ms / ms;
+    j["fraction_of_floor"] = floor_ms / j["ms"].get<double>();
   }
   bool on_cpu() const { return backend_->name().starts_with("cpu"); }
 
@@ -185,6 +195,7 @@ int RunBench(const Config& config, const BenchOptions& options) {
     throw Error(
         "bench: --batch, --steps, --repeats and --requests must be at least 1, --context at least "
         "2");
+  if (options.what != "sync") RequireOneProcess("bench " + options.what);
   if (options.what == "decode")
     Bench(config, options).Decode();
   else if (options.what == "prefill")

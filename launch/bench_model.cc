@@ -15,7 +15,8 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 double Median(std::vector<double> values) {
   RC_CHECK(!values.empty());
   std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  const size_t upper = values.size() / 2;
+  return values.size() % 2 == 1 ? values[upper] : (values[upper - 1] + values[upper]) / 2;
 }
 
 void FillForTiming(WeightStore& store, uint64_t salt) {
@@ -60,7 +61,14 @@ void SubmitOrThrow(Engine& engine, Request request) {
     throw Error(StrCat("bench: ", reason));
 }
 
-void DescribeForBench(const Backend& backend, nlohmann::ordered_json& json) {
+nlohmann::ordered_json BenchHead(const std::string& what, const BenchOptions& options,
+                                 const Backend& backend) {
+  nlohmann::ordered_json json;
+  json["bench"] = what;
+  if (options.model.empty())
+    json["shape"] = options.shape;
+  else
+    json["model"] = options.model;
   json["device"] = backend.name();
   const DeviceInfo info = DescribeDevice(backend.device());
   if (!info.runtime.empty()) {
@@ -70,6 +78,7 @@ void DescribeForBench(const Backend& backend, nlohmann::ordered_json& json) {
     json["memory_clock_mhz"] = info.memory_clock_mhz;
   }
   json["rollcast"] = ROLLCAST_VERSION;
+  return json;
 }
 
 }  // namespace rollcast

@@ -6,13 +6,16 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "engine/engine.h"
+#include "launch/bench_command.h"
 
 namespace rollcast {
 
 double SecondsSince(std::chrono::steady_clock::time_point start);
+/// Of an even number of values the mean of the middle two.
 double Median(std::vector<double> values);
 
 /// Random bf16 weights of standard deviation 0.02 and norms of 1, from one repeated block: a
@@ -27,7 +30,9 @@ Request RandomRequest(uint64_t id, int length, int max_tokens, double temperatur
 /// Throws Error when the engine refuses.
 void SubmitOrThrow(Engine& engine, Request request);
 
-/// Device, versions and present clocks.
-void DescribeForBench(const Backend& backend, nlohmann::ordered_json& json);
+/// How the JSON line of bench `what` begins: its name, the shape or the model's folder, device,
+/// versions and present clocks.
+nlohmann::ordered_json BenchHead(const std::string& what, const BenchOptions& options,
+                                 const Backend& backend);
 
 }  // namespace rollcast

@@ -341,10 +341,7 @@ int RunTrainerSide(const Config& config, const BenchOptions& options, World& wor
   wait_until([&] { return reports.size() == ranks.size(); }, Seconds(kReportDeadline).count(),
              "the ranks' reports");
 
-  Json json;
-  json["bench"] = "sync";
-  json["shape"] = options.model.empty() ? options.shape : options.model;
-  DescribeForBench(*backend, json);
+  Json json = BenchHead("sync", options, *backend);
   json["transport"] = transport;
   json["mode"] = config.sync.mode;
   json["ranks"] = ranks.size();

@@ -51,6 +51,7 @@ struct Command {
   std::string summary;  // one line, for the list of commands
   std::string details;  // what --help says beside the options
   std::vector<CommandOption> options;
+  bool on_ranks = false;      // mpirun may start it on more than one
   bool takes_config = false;  // adds -c, --set, --print-config, --help-config
   Config defaults = {};       // what the configuration is read over
   std::vector<NeededKey> needs = {};

@@ -9,6 +9,7 @@
 #include "kernels/check.h"
 #include "kernels/dispatch.h"
 #include "launch/command.h"
+#include "launch/runtime.h"
 #include "rollout/unicode.h"
 
 namespace rollcast {
@@ -159,6 +160,7 @@ int Run(const Command& command, const ConfigFlags& flags) {
                          key, "=...", FlagFor(command, key),
                          may_be_empty ? "; an empty text stands for none" : ""));
   }
+  if (!command.on_ranks) RequireOneProcess(command.name);
   return command.run(config);
 }
 

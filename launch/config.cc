@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 
+#include "engine/input_stream.h"
 #include "kernels/check.h"
 #include "launch/toml_reader.h"
 #include "rollout/group_work.h"
@@ -321,11 +322,7 @@ Config ParseConfig(std::string_view text, const std::string& name, std::span<con
 Config LoadConfig(const std::string& path, std::span<const Setting> sets, const Config& defaults,
                   std::set<std::string>* given) {
   if (path.empty()) return ParseConfig("", "configuration", sets, defaults, given);
-  std::ifstream file(path, std::ios::binary);
-  const bool is_folder = std::filesystem::is_directory(path);
-  if (!file || is_folder)
-    throw Error(StrCat(path, ": cannot read the configuration: ",
-                       is_folder ? "it is a folder" : std::strerror(errno)));
+  std::ifstream file = OpenInput(path);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   return ParseConfig(text, path, sets, defaults, given);
 }

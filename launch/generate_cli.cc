@@ -48,6 +48,7 @@ Command GenerateCommand() {
                      ForKey("--overwrite", "rollout.overwrite"),
                      Optional("--show", show.get(),
                               "completions to print at the end; default 5 on a terminal, else 0")};
+  command.on_ranks = true;
   command.takes_config = true;
   command.defaults.rollout.group_size = 1;
   command.needs = {{"model.path"}, {"rollout.prompts"}, {"rollout.output", /*may_be_empty=*/true}};

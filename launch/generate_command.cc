@@ -46,10 +46,10 @@ class Generation {
       groups.push_back(MakeWork(next_));
     if (!groups.empty()) coordinator.Submit(std::move(groups));
     for (const Trajectory& t : coordinator.TakeReady(std::numeric_limits<int>::max())) Count(t);
-    const double seconds = Elapsed();
+    seconds_ = std::max(std::chrono::duration<double>(Clock::now() - begin_).count(), 1e-3);
     progress_->Show(fmt::format("generate: {} of {} completions, {:.0f} tokens/s", completions_,
                                 prompts_.size() * static_cast<size_t>(config_.rollout.group_size),
-                                static_cast<double>(tokens_) / std::max(seconds, 1e-3)));
+                                static_cast<double>(tokens_) / seconds_));
     return (stopping || next_ == prompts_.size()) && coordinator.pending_groups() == 0;
   }
 
@@ -66,15 +66,14 @@ class Generation {
     std::string reward;
     if (scored > 0 && config_.scorer.kind != "none")
       reward = fmt::format(", mean reward {:.4f}", reward_ / static_cast<double>(scored));
-    std::printf(
-        "%s\n",
-        fmt::format("{} completions of {} prompts in {:.2f} s ({:.0f} tokens/s): "
-                    "{}{}\n{}",
-                    completions_, prompts_.size(), Elapsed(),
-                    static_cast<double>(tokens_) / std::max(Elapsed(), 1e-3), outcomes, reward,
-                    config_.rollout.output.empty() ? "no file: rollout.output is empty"
-                                                   : config_.rollout.output)
-            .c_str());
+    std::printf("%s\n",
+                fmt::format("{} completions of {} prompts in {:.2f} s ({:.0f} tokens/s): "
+                            "{}{}\n{}",
+                            completions_, prompts_.size(), seconds_,
+                            static_cast<double>(tokens_) / seconds_, outcomes, reward,
+                            config_.rollout.output.empty() ? "no file: rollout.output is empty"
+                                                           : config_.rollout.output)
+                    .c_str());
     if (!stopped.empty())
       LogError(fmt::format("{}: {} completions were cut short, {} prompts not begun", stopped,
                            outcomes_[static_cast<size_t>(Outcome::kAborted)],
@@ -117,8 +116,6 @@ class Generation {
                           Name(t.outcome), t.message));
   }
 
-  double Elapsed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
-
   const Config& config_;
   const uint64_t show_;
   const std::vector<Prompt> prompts_;
@@ -130,6 +127,7 @@ class Generation {
   double reward_ = 0;
   std::array<int64_t, 6> outcomes_{};
   const Clock::time_point begin_ = Clock::now();
+  double seconds_ = 0;  // until the last round
   std::optional<Progress> progress_{std::in_place};
 };
 

@@ -81,4 +81,33 @@ double PrefillFloor(const ModelConfig& m, int64_t tokens, double context, const 
   return flops / c.bf16;
 }
 
+double RolloutFloor(const ModelConfig& m, const std::vector<RolloutLengths>& requests,
+                    int max_running, const Ceilings& c) {
+  double seconds = 0;
+  for (const RolloutLengths& request : requests)
+    seconds += PrefillFloor(m, request.prompt, request.prompt, c);
+  struct Running {
+    double context;
+    int left;
+  };
+  std::vector<Running> running;
+  size_t next = 0;
+  while (true) {
+    for (; next < requests.size() && running.size() < static_cast<size_t>(max_running); ++next)
+      // The prefill draws the first token.
+      if (requests[next].output > 1)
+        running.push_back(
+            {static_cast<double>(requests[next].prompt) + 1, requests[next].output - 1});
+    if (running.empty()) return seconds;
+    double context = 0;
+    for (Running& sequence : running) {
+      context += sequence.context++;
+      --sequence.left;
+    }
+    const auto batch = static_cast<int>(running.size());
+    seconds += DecodeFloor(m, batch, context / batch, c);
+    std::erase_if(running, [](const Running& sequence) { return sequence.left == 0; });
+  }
+}
+
 }  // namespace rollcast

@@ -28,4 +28,12 @@ double DecodeFloor(const ModelConfig& model, int batch, double context, const Ce
 double PrefillFloor(const ModelConfig& model, int64_t tokens, double context,
                     const Ceilings& ceilings);
 
+struct RolloutLengths {
+  int prompt, output;  // tokens
+};
+/// The same for a whole rollout: the prefill of all prompts, and decode steps of up to
+/// `max_running` sequences, each followed at once by the next.
+double RolloutFloor(const ModelConfig& model, const std::vector<RolloutLengths>& requests,
+                    int max_running, const Ceilings& ceilings);
+
 }  // namespace rollcast

@@ -12,6 +12,8 @@ namespace rollcast {
 
 void PrepareFolder(const std::filesystem::path& path) {
   std::error_code error;
+  if (path == "-")
+    throw Error("-: this output cannot go to the standard output: name a file (./- is one, too)");
   if (!path.has_filename() || std::filesystem::is_directory(path, error))
     throw Error(StrCat(path.string(), ": is a folder"));
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";

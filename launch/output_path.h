@@ -7,8 +7,8 @@
 
 namespace rollcast {
 
-/// Creates the missing folders above `path`. Throws Error when `path` is a folder, or a file could
-/// not be created there.
+/// Creates the missing folders above `path`. Throws Error when `path` is a folder or "-", or a file
+/// could not be created there.
 void PrepareFolder(const std::filesystem::path& path);
 
 /// The same for an output. Throws Error also when it exists and `overwrite` is false or

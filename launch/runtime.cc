@@ -35,10 +35,13 @@ std::string HostName() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
-int LocalRanks() {
-  const char* text = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+/// How many processes mpirun says that it has started.
+int CountFromMpirun(const char* variable) {
+  const char* text = std::getenv(variable);
   return text == nullptr ? 1 : std::max(std::atoi(text), 1);
 }
+
+int LocalRanks() { return CountFromMpirun("OMPI_COMM_WORLD_LOCAL_SIZE"); }
 
 int UsableCores() {
   cpu_set_t set;
@@ -72,6 +75,12 @@ void World::Leave(int status) {
   communicator_->Abandon();
   communicator_.reset();
   session_->Leave(status);
+}
+
+void RequireOneProcess(const std::string& what) {
+  if (const int ranks = CountFromMpirun("OMPI_COMM_WORLD_SIZE"); ranks > 1)
+    throw Error(StrCat(what, " works in one process, and mpirun has started ", ranks,
+                       ": start it without mpirun"));
 }
 
 void ThrowIfSignalled() {

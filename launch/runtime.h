@@ -49,6 +49,9 @@ int RunAsRank(const Config& config, Role role,
 /// tensors lie.
 RankInfo DescribeRank(const Config& config, Role role, const std::string& trainer_device = "cpu");
 
+/// For `what` that does all its work in one process. Throws Error when mpirun has started several.
+void RequireOneProcess(const std::string& what);
+
 /// Throws Stopped when SIGINT or SIGTERM has come.
 void ThrowIfSignalled();
 

@@ -17,7 +17,7 @@ Command ScoreCommand() {
       "decoding records.";
   command.options = {
       ForKey("--model", "model.path"),
-      Required("--input", &options->input, "JSONL, rows {\"tokens\": [...]}"),
+      Required("--input", &options->input, "JSONL, rows {\"tokens\": [...]}; - = standard input"),
       Required("--output", &options->output, "HDF5 file to write"),
       Optional("--logits", &options->logits, "also write the logits"),
       Optional("--overwrite", &options->overwrite, "replace an HDF5 file of that name")};

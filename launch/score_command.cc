@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/input_stream.h"
 #include "engine/json_text.h"
 #include "launch/log.h"
 #include "launch/output_path.h"
@@ -56,9 +57,7 @@ std::vector<int32_t> ParseTokens(const std::string& line, const std::string& fil
 }
 
 std::vector<Row> ReadRows(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in || std::filesystem::is_directory(path))
-    throw Error(fmt::format("{}: cannot be read", path.string()));
+  std::ifstream in = OpenInput(path);
   std::vector<Row> rows;
   std::string line;
   for (size_t number = 1; std::getline(in, line); ++number) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/input_stream.h"
 #include "engine/json_text.h"
 #include "kernels/check.h"
 #include "launch/output_path.h"
@@ -74,12 +75,11 @@ std::string Text(const std::string& line, const std::string& file, size_t number
 
 int RunTokenize(const TokenizeOptions& options) {
   const auto tokenizer = Tokenizer::Load(options.tokenizer);
-  std::ifstream in(options.input, std::ios::binary);
-  if (!in || std::filesystem::is_directory(options.input))
-    throw Error(StrCat(options.input.string(), ": cannot be read"));
-  const bool stream = IsStream(options.output);
-  if (!stream) PrepareOutput(options.output, options.overwrite, options.input, kTokenRows);
-  RowsFile out(options.output, stream);
+  std::ifstream in = OpenInput(options.input);
+  const std::filesystem::path output = options.output == "-" ? "/dev/stdout" : options.output;
+  const bool stream = IsStream(output);
+  if (!stream) PrepareOutput(output, options.overwrite, options.input, kTokenRows);
+  RowsFile out(output, stream);
   std::string line;
   for (size_t number = 1; std::getline(in, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;

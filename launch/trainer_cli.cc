@@ -17,6 +17,7 @@ Command TrainerCommand() {
   command.options = {ForKey("--model", "model.path"), ForKey("--prompts", "rollout.prompts"),
                      ForKey("-o,--output", "rollout.output"),
                      ForKey("--updates", "trainer.updates")};
+  command.on_ranks = true;
   command.takes_config = true;
   command.needs = {{"model.path"}, {"rollout.prompts"}};
   command.run = [](const Config& config) { return RunTrainer(config); };

@@ -14,6 +14,7 @@ Command WorkerCommand() {
       "  mpirun -np 1 python train.py : -np N rollcast worker -c F\n"
       "The first rollout rank also hands out the prompts and writes the trajectory file.";
   command.options = {ForKey("--model", "model.path"), ForKey("-o,--output", "rollout.output")};
+  command.on_ranks = true;
   command.takes_config = true;
   command.needs = {{"model.path"}};
   command.run = [](const Config& config) {

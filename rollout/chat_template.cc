@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/input_stream.h"
 #include "engine/json_text.h"
 #include "kernels/check.h"
 
@@ -22,8 +23,9 @@ constexpr std::string_view kAdvice =
     "of \"messages\"";
 
 std::optional<std::string> ReadFile(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return std::nullopt;
+  std::error_code ignored;  // opening the file finds out
+  if (!fs::exists(path, ignored) && !ignored) return std::nullopt;
+  std::ifstream in = OpenInput(path);
   std::string text(std::istreambuf_iterator<char>(in), {});
   if (in.bad()) throw Error(StrCat(path.string(), ": cannot be read"));
   return text;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "engine/input_stream.h"
 #include "engine/json_text.h"
 #include "kernels/check.h"
 #include "rollout/numeric_answer.h"
@@ -158,9 +159,7 @@ std::vector<Prompt> ReadPrompts(std::istream& in, const std::string& name,
 }
 
 std::vector<Prompt> ReadPrompts(const fs::path& path, const PromptOptions& options) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in || fs::is_directory(path))
-    throw Error(StrCat("prompt file ", path.string(), ": cannot be opened"));
+  std::ifstream in = OpenInput(path);
   return ReadPrompts(in, path.string(), options);
 }
 

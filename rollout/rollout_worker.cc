@@ -279,7 +279,7 @@ void RolloutWorker::Refuse(const InFlight& request, std::string why, Outcome out
     if (outcome == Outcome::kAborted) t.finish_reason = FinishReason::kAbort;
     t.message = std::move(why);
     t.live_version_at_return = engine_.version();
-    refused.push_back(std::move(t));
+    refused.emplace_back(std::move(t));
   }
   Emit(std::move(refused));
 }
@@ -427,7 +427,7 @@ std::vector<WorkerResult> RolloutWorker::Score(std::vector<Finished> batch) {
       } else {
         r.error = c.message.empty() ? "aborted" : std::move(c.message);
       }
-      results.push_back(std::move(r));
+      results.emplace_back(std::move(r));
       continue;
     }
     const std::shared_ptr<const GroupWork> group = item.request.group;
@@ -446,7 +446,7 @@ std::vector<WorkerResult> RolloutWorker::Score(std::vector<Finished> batch) {
       inputs.push_back(std::move(input));
       scored.push_back(results.size());
     }
-    results.push_back(std::move(t));
+    results.emplace_back(std::move(t));
   }
   if (inputs.empty()) return results;
 

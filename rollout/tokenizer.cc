@@ -5,6 +5,7 @@
 #include <optional>
 #include <sstream>
 
+#include "engine/input_stream.h"
 #include "kernels/check.h"
 #include "rollout/added_tokens.h"
 #include "rollout/bpe.h"
@@ -206,8 +207,7 @@ std::unique_ptr<Tokenizer> Tokenizer::Load(const std::filesystem::path& path) {
   std::error_code ignored;  // opening the file finds out
   const bool folder = std::filesystem::is_directory(path, ignored);
   const std::filesystem::path file = folder ? path / "tokenizer.json" : path;
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw Error(StrCat(file.string(), ": cannot be read"));
+  std::ifstream in = OpenInput(file);
   std::ostringstream text;
   text << in.rdbuf();
   if (in.bad()) throw Error(StrCat(file.string(), ": cannot be read"));

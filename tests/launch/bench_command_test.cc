@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "launch/bench_model.h"
+#include "launch/model_shapes.h"
 #include "launch/toy_model.h"
 #include "tests/testing/mpi_job.h"
 #include "tests/testing/temporary_dir.h"
@@ -35,6 +37,18 @@ TEST_F(BenchTest, DecodeTimesTheModelOfAFolder) {
   EXPECT_FALSE(line.contains("fraction_of_floor")) << "the floor of a GPU, on a processor";
 }
 
+TEST_F(BenchTest, PrefillSaysWhatDecodeSays) {
+  testing::MpiJob job(Bench("prefill --batch 2 --context 32 --repeats 2"), folder_);
+  ASSERT_EQ(job.Wait(std::chrono::seconds(120)), 0) << job.err();
+  const auto line = nlohmann::json::parse(job.out());
+  EXPECT_EQ(line.at("model"), (folder_ / "model").string());
+  const double ms = line.at("ms");
+  EXPECT_NEAR(ms, (line.at("ms_min").get<double>() + line.at("ms_max").get<double>()) / 2, 1e-9);
+  EXPECT_NEAR(line.at("tokens_per_s").get<double>(), 64e3 / ms, 1);
+  EXPECT_GT(line.at("host_us").get<double>(), 0);
+  EXPECT_FALSE(line.contains("graph")) << "a processor captures nothing";
+}
+
 TEST_F(BenchTest, AContextThatTheModelHasNotSaysWhatToLower) {
   testing::MpiJob decode(Bench("decode --context 100000"), folder_);
   EXPECT_EQ(decode.Wait(std::chrono::seconds(60)), 1);
@@ -64,6 +78,26 @@ TEST_F(BenchTest, SyncUpdatesARankThatDecodes) {
       EXPECT_GT(rank.at("tokens_per_s_after").get<double>(), 0);
     }
   }
+}
+
+TEST(BenchModel, TheMedianOfAnEvenNumberLiesBetween) {
+  EXPECT_EQ(Median({3, 1}), 2);
+  EXPECT_EQ(Median({9, 1, 4}), 4);
+  EXPECT_EQ(Median({8, 1, 4, 2}), 3);
+}
+
+TEST(BenchModel, TheFloorOfARolloutAddsUpItsSteps) {
+  const ModelConfig model = ShapeByName("qwen2.5-7b");
+  const double prefills = PrefillFloor(model, 100, 100, {}) + PrefillFloor(model, 50, 50, {});
+  const auto decode = [&](int batch, double context) {
+    return DecodeFloor(model, batch, context, {});
+  };
+  const std::vector<RolloutLengths> requests = {{100, 3}, {50, 2}};
+  // The prefill draws the first token of each.
+  const double one = decode(1, 101) + decode(1, 102) + decode(1, 51);
+  EXPECT_NEAR(RolloutFloor(model, requests, 1, {}), prefills + one, 1e-9);
+  const double together = decode(2, 76) + decode(1, 102);
+  EXPECT_NEAR(RolloutFloor(model, requests, 2, {}), prefills + together, 1e-9);
 }
 
 TEST_F(BenchTest, SyncAloneSaysHowToStartIt) {

@@ -227,8 +227,26 @@ TEST(CommandLine, FlagsOfKeysAreCheckedLikeTheFile) {
             "--set model.path=... or with --model\n");
   r = RunWith({command}, {"sample", "--input", "a", "-c", "no/such.toml"});
   EXPECT_EQ(r.status, 1);
-  EXPECT_EQ(r.err,
-            "rollcast: no/such.toml: cannot read the configuration: No such file or directory\n");
+  EXPECT_EQ(r.err, "rollcast: no/such.toml: cannot be opened: No such file or directory\n");
+}
+
+TEST(CommandLine, WhatWorksInOneProcessRefusesMore) {
+  Options o;
+  Command command = Sample(o, [](const Config&) { return 0; });
+  const auto run = [&](const char* ranks) {
+    setenv("OMPI_COMM_WORLD_SIZE", ranks, 1);
+    const Result result = RunWith({command}, {"sample", "--input", "a", "--model", "m"});
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    return result;
+  };
+  EXPECT_EQ(run("1").status, 0);
+  const Result refused = run("3");
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_EQ(refused.err,
+            "rollcast: sample works in one process, and mpirun has started 3: start it without "
+            "mpirun\n");
+  command.on_ranks = true;
+  EXPECT_EQ(run("3").status, 0);
 }
 
 TEST(CommandLine, AnOptionOfItsOwnWinsOverSetAndSetOverTheFile) {

@@ -79,6 +79,10 @@ TEST(PrepareOutput, RefusesTheInputWhateverItsName) {
   EXPECT_NO_THROW(PrepareOutput(dir.path() / "out.h5", true, dir.path() / "p.jsonl"));
 }
 
+TEST(PrepareOutput, RefusesTheStandardOutput) {
+  testing::ExpectError([] { PrepareOutput("-", false); }, {"-: ", "name a file"});
+}
+
 TEST(PrepareOutput, RefusesAFolderAndAFileAsFolder) {
   const testing::TemporaryDir dir;
   EXPECT_THROW(PrepareOutput(dir.path(), true), Error);

@@ -8,6 +8,7 @@
 
 #include "kernels/check.h"
 #include "tests/testing/expect_error.h"
+#include "tests/testing/run_command.h"
 #include "tests/testing/temporary_dir.h"
 
 namespace rollcast {
@@ -58,6 +59,19 @@ TEST_F(TokenizeCommandTest, WritesARowForEachRow) {
     EXPECT_EQ(json::parse(other), expected);
   }
   EXPECT_EQ(rows, 58u);
+  EXPECT_EQ(Files(), 1u);
+}
+
+TEST_F(TokenizeCommandTest, ADashIsTheStandardInputAndOutput) {
+  const std::string folder = kData / "llama3";
+  const auto piped =
+      testing::RunCommand({"sh", "-c",
+                           "exec " ROLLCAST_BINARY " tokenize --tokenizer " + folder +
+                               " --input - --output - < " + folder + "/cases.jsonl"},
+                          std::chrono::seconds(60));
+  ASSERT_EQ(piped.status, 0) << piped.out;
+  ASSERT_EQ(RunTokenize({folder, folder + "/cases.jsonl", folder_ / "out.jsonl"}), 0);
+  EXPECT_EQ(piped.out, Output());
   EXPECT_EQ(Files(), 1u);
 }
 

@@ -292,8 +292,10 @@ TEST(TokenizerTest, NamesTheFile) {
   const auto load = [](const std::filesystem::path& path) {
     return [path] { Tokenizer::Load(path); };
   };
-  testing::ExpectError(load("/no/such/folder"), {"/no/such/folder: cannot be read"});
-  testing::ExpectError(load(kData), {(kData / "tokenizer.json").string() + ": cannot be read"});
+  testing::ExpectError(load("/no/such/folder"),
+                       {"/no/such/folder: cannot be opened: No such file or directory"});
+  testing::ExpectError(load(kData),
+                       {(kData / "tokenizer.json").string() + ": cannot be opened: No such file"});
   const auto jsonl = kData / "gpt2" / "cases.jsonl";
   testing::ExpectError(load(jsonl), {jsonl.string() + ":2:1: not valid JSON: "});
 }

@@ -61,7 +61,7 @@ class MessageTransportTest : public ::testing::TestWithParam<Case> {
     ASSERT_TRUE(ConvertFloats(stored.data(), dtype, sent.data(), wire, elements));
     // Tensors of a checkpoint may begin anywhere.
     memory_.push_back(std::make_unique<DeviceBytes>(*source_, stored, 2 * memory_.size()));
-    sources_.push_back({memory_.back()->data(), dtype, wire, static_cast<int64_t>(elements)});
+    sources_.push_back({memory_.back()->data(), dtype, wire, static_cast<int64_t>(elements), ""});
     expected_.push_back(std::move(sent));
   }
 
@@ -130,7 +130,7 @@ TEST_P(MessageTransportTest, AnUpdateOfManyBatches) {
 TEST_P(MessageTransportTest, AValueThatLeftItsRangeAfterThePlanIsRefused) {
   const std::vector<float> values = {1, 2, 1e30f};
   const DeviceBytes memory(*source_, std::as_bytes(std::span(values)));
-  const SourceTensor tensor{memory.data(), DType::kF32, DType::kF16, 3};
+  const SourceTensor tensor{memory.data(), DType::kF32, DType::kF16, 3, ""};
   EXPECT_THROW(
       transports_[0]->Send(1, {&tensor, 1}, Clock::now() + std::chrono::seconds(10), nullptr),
       Error);
