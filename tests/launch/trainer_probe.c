@@ -41,7 +41,7 @@ static void CheckErrors(const char* config, const char* const* settings) {
   CHECK(rollcast_trainer_open(config, settings, 1, NULL, NULL) == ROLLCAST_ERROR);
   CHECK(strcmp(rollcast_trainer_error(), "trainer is NULL") == 0);
   CHECK(rollcast_trainer_open("no.toml", settings, 1, NULL, &trainer) == ROLLCAST_ERROR);
-  CHECK(strstr(rollcast_trainer_error(), "no.toml: cannot read the configuration") != NULL);
+  CHECK(strstr(rollcast_trainer_error(), "no.toml: cannot be opened") != NULL);
   CHECK(rollcast_trainer_open(config, &unknown, 1, NULL, &trainer) == ROLLCAST_ERROR);
   CHECK(strstr(rollcast_trainer_error(), "rollout.seed") != NULL);
   CHECK(rollcast_trainer_stats(NULL, 1, &result) == ROLLCAST_ERROR);
