@@ -14,8 +14,8 @@ struct ConvertOptions {
 };
 
 /// Returns 0 when `output` is complete; the folder appears under its name only then. Throws Error
-/// naming file, key or tensor, and Stopped after a signal (CatchSignals). Quantised weights are dequantised in float32 and rounded to
-/// bfloat16; the whole model is held in memory.
+/// naming file, key or tensor, and Stopped after a signal (CatchSignals). Quantised weights are
+/// dequantised in float32 and rounded to bfloat16; the whole model is held in memory.
 int RunConvert(const ConvertOptions& options);
 
 }  // namespace rollcast
