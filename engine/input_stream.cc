@@ -60,6 +60,14 @@ class DescriptorBuffer : public std::streambuf {
 
 }  // namespace
 
+bool Exists(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto type = std::filesystem::symlink_status(path, error).type();
+  if (type == std::filesystem::file_type::none)
+    throw Error(StrCat(path.string(), ": cannot be found: ", error.message()));
+  return type != std::filesystem::file_type::not_found;
+}
+
 InputStream::InputStream(const std::filesystem::path& path)
     : std::istream(nullptr), buffer_(std::make_unique<DescriptorBuffer>(path)) {
   rdbuf(buffer_.get());

@@ -22,8 +22,7 @@ constexpr std::string_view kAdvice =
     "of \"messages\"";
 
 std::optional<std::string> ReadFile(const fs::path& path) {
-  std::error_code ignored;  // opening the file finds out
-  if (!fs::exists(path, ignored) && !ignored) return std::nullopt;
+  if (!Exists(path)) return std::nullopt;
   InputStream in(path);
   return std::string(std::istreambuf_iterator<char>(in), {});
 }

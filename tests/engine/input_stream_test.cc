@@ -15,6 +15,21 @@ namespace {
 
 using testing::ExpectError;
 
+TEST(Exists, TakesNothingThatIsThereForAbsent) {
+  const testing::TemporaryDir dir;
+  EXPECT_TRUE(Exists(dir.path()));
+  EXPECT_FALSE(Exists(dir.path() / "none"));
+  EXPECT_FALSE(Exists(dir.path() / "none" / "in"));
+  std::ofstream(dir.path() / "file") << "text";
+  EXPECT_TRUE(Exists(dir.path() / "file"));
+  EXPECT_FALSE(Exists(dir.path() / "file" / "in"));
+  std::filesystem::create_symlink("none", dir.path() / "link");
+  EXPECT_TRUE(Exists(dir.path() / "link"));
+  std::filesystem::create_symlink("loop", dir.path() / "loop");
+  ExpectError([&] { Exists(dir.path() / "loop" / "in"); },
+              {"loop/in: cannot be found: Too many levels of symbolic links"});
+}
+
 TEST(InputStream, ReadsAFile) {
   const testing::TemporaryDir dir;
   std::ofstream(dir.path() / "a file") << "one\r\ntwo\n" << std::string(300'000, 'x');
