@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "engine/input_stream.h"
 #include "engine/json_text.h"
 #include "engine/mapped_file.h"
 #include "engine/rope.h"
@@ -562,7 +563,7 @@ ModelConfig ModelConfig::Load(const std::filesystem::path& dir) {
   }
 
   const std::filesystem::path generation_path = dir / "generation_config.json";
-  if (std::filesystem::exists(generation_path)) {
+  if (Exists(generation_path)) {
     const json generation = ParseObject(ReadTextFile(generation_path), generation_path.string());
     ConfigReader generation_reader(generation, generation_path.string());
     const std::vector<int32_t> ids = ReadEosIds(generation_reader, config.vocab_size);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/input_stream.h"
 #include "engine/json_text.h"
 
 namespace rollcast {
@@ -194,11 +195,11 @@ Checkpoint Checkpoint::Open(const std::filesystem::path& dir) {
   Checkpoint checkpoint;
   const std::filesystem::path single = dir / "model.safetensors";
   const std::filesystem::path index_path = dir / "model.safetensors.index.json";
-  if (std::filesystem::exists(single)) {
+  if (Exists(single)) {
     checkpoint.AddFile(single);
     return checkpoint;
   }
-  if (!std::filesystem::exists(index_path))
+  if (!Exists(index_path))
     throw Error(
         StrCat(dir.string(), ": holds neither model.safetensors nor model.safetensors.index.json"));
 

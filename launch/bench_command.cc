@@ -63,7 +63,7 @@ class Bench {
     }
     if (!finished.empty()) throw Error("bench: a sequence finished while it was timed");
     const double floor = DecodeFloor(store_.config(), batch, prompt + total / 2, {}) * 1e3;
-    Json j = Head("decode");
+    Json j = BenchHead("decode", options_, *backend_);
     j["batch"] = batch;
     j["context"] = prompt + total / 2;
     SetTimes(j, wall);
@@ -94,7 +94,7 @@ class Bench {
     }
     const int64_t tokens = int64_t{options_.batch} * options_.context;
     const double floor = PrefillFloor(store_.config(), tokens, options_.context, {}) * 1e3;
-    Json j = Head("prefill");
+    Json j = BenchHead("prefill", options_, *backend_);
     j["batch"] = options_.batch;
     j["context"] = options_.context;
     SetTimes(j, wall);
@@ -123,7 +123,7 @@ class Bench {
     while (finished.size() < static_cast<size_t>(options_.requests)) engine.Step(finished);
     const std::vector<double> wall = {SecondsSince(start)};
     const EngineStats stats = engine.stats();
-    Json j = Head("rollout");
+    Json j = BenchHead("rollout", options_, *backend_);
     j["requests"] = options_.requests;
     j["prompt_tokens"] = prompts;
     j["output_tokens"] = outputs;
@@ -152,13 +152,6 @@ class Bench {
     config.prefix_cache = false;
     engine_ = std::make_unique<Engine>(store_, config);
     return *engine_;
-  }
-
-  Json Head(const char* what) const {
-    Json j = BenchHead(what, options_, *backend_);
-    j["temperature"] = options_.temperature;
-    j["logprobs"] = true;
-    return j;
   }
 
   static void SetTimes(Json& j, const std::vector<double>& seconds) {

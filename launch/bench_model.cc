@@ -78,6 +78,8 @@ nlohmann::ordered_json BenchHead(const std::string& what, const BenchOptions& op
     json["memory_clock_mhz"] = info.memory_clock_mhz;
   }
   json["rollcast"] = ROLLCAST_VERSION;
+  json["temperature"] = options.temperature;
+  json["logprobs"] = true;
   return json;
 }
 

@@ -31,7 +31,7 @@ Request RandomRequest(uint64_t id, int length, int max_tokens, double temperatur
 void SubmitOrThrow(Engine& engine, Request request);
 
 /// How the JSON line of bench `what` begins: its name, the shape or the model's folder, device,
-/// versions and present clocks.
+/// versions, present clocks, and how tokens are drawn.
 nlohmann::ordered_json BenchHead(const std::string& what, const BenchOptions& options,
                                  const Backend& backend);
 

@@ -239,9 +239,11 @@ int RunRank(const Config& config, const BenchOptions& options, World& world, con
   json["tokens_per_s_transfer"] = Rate(transfer, load.log());
   json["tokens_per_s_verify"] = Rate(verify, load.log());
   json["tokens_per_s_after"] = Rate(after, load.log());
-  json["memory_gb"] = static_cast<double>(DescribeDevice(backend->device()).used_bytes) * 1e-9;
-  json["memory_without_staging_gb"] = static_cast<double>(without_staging) * 1e-9;
-  json["graphs_captured"] = engine.stats().graphs_captured;
+  if (backend->device() != "cpu") {
+    json["memory_gb"] = static_cast<double>(DescribeDevice(backend->device()).used_bytes) * 1e-9;
+    json["memory_without_staging_gb"] = static_cast<double>(without_staging) * 1e-9;
+    json["graphs_captured"] = engine.stats().graphs_captured;
+  }
   world.communicator().Send(roles.trainer(), Encode(BenchReport{json.dump()}));
   world.communicator().Flush(Clock::now() + kReportDeadline);
   return 0;

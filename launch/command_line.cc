@@ -5,6 +5,7 @@
 #include <iostream>
 #include <limits>
 #include <set>
+#include <sstream>
 
 #include "kernels/check.h"
 #include "kernels/dispatch.h"
@@ -114,7 +115,7 @@ void AddCommand(CLI::App& app, const Command& command, ConfigFlags& flags) {
     }
   }
   if (!command.takes_config) return;
-  sub->add_option("-c,--config", flags.file, "TOML configuration file");
+  sub->add_option("-c,--config", flags.file, "TOML configuration file; - = standard input");
   sub->add_option("--set", flags.sets, "table.key=value over the file, as often as wanted")
       ->allow_extra_args(false);
   sub->add_flag("--print-config", flags.print, "print the resolved configuration and exit");
@@ -129,11 +130,14 @@ std::string FlagFor(const Command& command, const std::string& key) {
   return "";
 }
 
+/// The same text on every rank is printed by one; returns the exit status.
+int PrintOnce(const std::string& text) {
+  if (IsFirstOfItsCommandLine()) std::cout << text;
+  return std::cout.flush() ? 0 : kExitFailed;
+}
+
 int Run(const Command& command, const ConfigFlags& flags) {
-  if (flags.help) {
-    std::cout << HelpConfig(command.defaults);
-    return std::cout.flush() ? 0 : kExitFailed;
-  }
+  if (flags.help) return PrintOnce(HelpConfig(command.defaults));
   Config config;
   // Between the file and --set.
   constexpr const char* kOps = "ROLLCAST_OPS";
@@ -145,10 +149,7 @@ int Run(const Command& command, const ConfigFlags& flags) {
   sets.insert(sets.end(), flags.key_options.begin(), flags.key_options.end());
   std::set<std::string> given;
   if (command.takes_config) config = LoadConfig(flags.file, sets, command.defaults, &given);
-  if (flags.print) {
-    std::cout << ToToml(config);
-    return std::cout.flush() ? 0 : kExitFailed;
-  }
+  if (flags.print) return PrintOnce(ToToml(config));
   const FieldList list = ListFields(config);
   for (const auto& [key, may_be_empty] : command.needs) {
     const Field* field = list.Find(key);
@@ -190,7 +191,11 @@ int RunCommandLine(const std::vector<Command>& commands, int argc, const char* c
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& e) {
-      if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+      if (e.get_exit_code() == 0) {  // --help, --version
+        std::ostringstream text;
+        app.exit(e, text, text);
+        return PrintOnce(text.str());
+      }
       const auto chosen = app.get_subcommands();
       const std::string name = chosen.empty() ? "" : chosen.front()->get_name() + ": ";
       return Fail(kExitUsage, StrCat(name, e.what(), " (--help lists what there is)"));

@@ -1,9 +1,6 @@
 #include "launch/config.h"
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
 
@@ -71,7 +68,8 @@ void ListEngine(FieldList& list, EngineConfig& c) {
 void ListRollout(FieldList& list, RolloutSettings& c) {
   list.Table("rollout", "prompts in, trajectories out");
   list.Add("prompts", c.prompts,
-           "JSONL file of prompts; `rollcast generate --help` lists the keys of a row");
+           "JSONL file of prompts, - = standard input; `rollcast generate --help` lists the keys "
+           "of a row");
   list.AddPerRank("tokenizer", c.tokenizer,
                   "tokenizer.json or its folder; empty = the model's folder");
   list.Add("add_special_tokens", c.add_special_tokens,
@@ -322,7 +320,7 @@ Config ParseConfig(std::string_view text, const std::string& name, std::span<con
 Config LoadConfig(const std::string& path, std::span<const Setting> sets, const Config& defaults,
                   std::set<std::string>* given) {
   if (path.empty()) return ParseConfig("", "configuration", sets, defaults, given);
-  std::ifstream file = OpenInput(path);
+  InputStream file(path);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   return ParseConfig(text, path, sets, defaults, given);
 }

@@ -20,7 +20,9 @@ Command ConvertCommand() {
                       Required("--output", &options->output,
                                "the folder to make; must not exist, or be empty")},
           .run = [options](const Config&) {
-            CatchSignals();
+            // It ends within a tensor or the writing of the file; a second signal would leave the
+            // unfinished folder.
+            CatchSignals(SecondSignal::kIsIgnored);
             return RunConvert(*options);
           }};
 }

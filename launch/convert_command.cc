@@ -182,6 +182,7 @@ void WriteWeights(const GgufFile& gguf, const ModelConfig& config,
           StrCat(gguf.name(), ": tensor \"", name, "\" has values that do not fit in bfloat16"));
     tensors.push_back({entry.name, entry.dtype, entry.shape, {&arena[entry.offset], entry.bytes}});
   }
+  ThrowIfSignalled();
   const std::pair<std::string, std::string> metadata{"format", "pt"};
   WriteSafetensors(path, tensors, {&metadata, 1});
 }

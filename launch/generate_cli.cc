@@ -5,6 +5,7 @@
 
 #include "launch/commands.h"
 #include "launch/generate_command.h"
+#include "trainer_bridge/mpi_communicator.h"
 
 namespace rollcast {
 
@@ -34,26 +35,30 @@ Command GenerateCommand() {
       "  answer    a text or a number, for the scorer\n"
       "  sampling  {...}: keys of the table [sampling] and \"seed\", for this prompt alone\n"
       "  metadata  any value, handed to a command or http scorer as it is";
-  command.options = {ForKey("--model", "model.path"),
-                     ForKey("--prompts", "rollout.prompts"),
-                     ForKey("-o,--output", "rollout.output"),
-                     ForKey("--group-size", "rollout.group_size"),
-                     ForKey("--seed", "rollout.seed"),
-                     ForKey("--max-tokens", "sampling.max_tokens"),
-                     ForKey("--temperature", "sampling.temperature"),
-                     ForKey("--top-p", "sampling.top_p"),
-                     ForKey("--top-k", "sampling.top_k"),
-                     ForKey("--min-p", "sampling.min_p"),
-                     ForKey("--ignore-eos", "sampling.ignore_eos"),
-                     ForKey("--overwrite", "rollout.overwrite"),
-                     Optional("--show", show.get(),
-                              "completions to print at the end; default 5 on a terminal, else 0")};
+  command.options = {
+      ForKey("--model", "model.path"),
+      ForKey("--prompts", "rollout.prompts"),
+      ForKey("-o,--output", "rollout.output"),
+      ForKey("--group-size", "rollout.group_size"),
+      ForKey("--seed", "rollout.seed"),
+      ForKey("--max-tokens", "sampling.max_tokens"),
+      ForKey("--temperature", "sampling.temperature"),
+      ForKey("--top-p", "sampling.top_p"),
+      ForKey("--top-k", "sampling.top_k"),
+      ForKey("--min-p", "sampling.min_p"),
+      ForKey("--ignore-eos", "sampling.ignore_eos"),
+      ForKey("--overwrite", "rollout.overwrite"),
+      Optional("--show", show.get(),
+               "completions to print at the end; default 5 on a terminal, else and under "
+               "mpirun 0")};
   command.on_ranks = true;
   command.takes_config = true;
   command.defaults.rollout.group_size = 1;
   command.needs = {{"model.path"}, {"rollout.prompts"}, {"rollout.output", /*may_be_empty=*/true}};
   command.run = [show](const Config& config) {
-    return RunGenerate(config, show->value_or(isatty(STDOUT_FILENO) == 1 ? kShownOnTerminal : 0));
+    // mpirun gives its ranks a terminal whatever its own output is.
+    const bool on_terminal = isatty(STDOUT_FILENO) == 1 && !MpiSession::Launched();
+    return RunGenerate(config, show->value_or(on_terminal ? kShownOnTerminal : 0));
   };
   return command;
 }

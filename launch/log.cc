@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/check.h"
+#include "launch/output_path.h"
 #include "rollout/unicode.h"
 
 namespace rollcast {
@@ -27,6 +28,7 @@ void OpenLog(const LogSettings& settings, std::string_view who) {
   console->set_pattern(Pattern(who, isatty(STDERR_FILENO)));
   auto logger = std::make_shared<spdlog::logger>("rollcast", console);
   if (!settings.file.empty()) {
+    RequireName(settings.file);
     try {
       auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(settings.file);
       file->set_pattern("%Y-%m-%d " + Pattern(who, false));

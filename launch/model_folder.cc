@@ -8,12 +8,14 @@
 
 #include "engine/mapped_file.h"
 #include "kernels/check.h"
+#include "launch/output_path.h"
 
 namespace rollcast {
 
 namespace fs = std::filesystem;
 
 void RequireModelFolderName(const fs::path& path, bool replace) {
+  RequireName(path);
   std::error_code error;
   if (!fs::exists(path, error)) return;
   const bool is_folder = fs::is_directory(path, error);

@@ -10,10 +10,14 @@
 
 namespace rollcast {
 
+void RequireName(const std::filesystem::path& path) {
+  if (path == "-")
+    throw Error("-: this output cannot go to the standard output: name another (./- is one, too)");
+}
+
 void PrepareFolder(const std::filesystem::path& path) {
   std::error_code error;
-  if (path == "-")
-    throw Error("-: this output cannot go to the standard output: name a file (./- is one, too)");
+  RequireName(path);
   if (!path.has_filename() || std::filesystem::is_directory(path, error))
     throw Error(StrCat(path.string(), ": is a folder"));
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";

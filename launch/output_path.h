@@ -7,6 +7,9 @@
 
 namespace rollcast {
 
+/// Throws Error when `path` is "-", which stands for the standard output.
+void RequireName(const std::filesystem::path& path);
+
 /// Creates the missing folders above `path`. Throws Error when `path` is a folder or "-", or a file
 /// could not be created there.
 void PrepareFolder(const std::filesystem::path& path);

@@ -7,7 +7,8 @@ namespace rollcast {
 PromptReader::PromptReader(const Config& config, int vocab_size) {
   std::filesystem::path folder =
       config.rollout.tokenizer.empty() ? config.model.path : config.rollout.tokenizer;
-  if (!std::filesystem::is_directory(folder)) folder = folder.parent_path();
+  std::error_code ignored;  // who opens a file of the folder finds out
+  if (!std::filesystem::is_directory(folder, ignored)) folder = folder.parent_path();
   try {
     chat_ = ChatTemplate::Load(folder);
   } catch (const Error& e) {
@@ -15,7 +16,8 @@ PromptReader::PromptReader(const Config& config, int vocab_size) {
   }
   options_.vocab_size = vocab_size;
   // A trainer of one's own may be where the model is not; its ranks then judge.
-  options_.has_tokenizer = HasTokenizer(config) || !std::filesystem::exists(config.model.path);
+  options_.has_tokenizer =
+      HasTokenizer(config) || !std::filesystem::exists(config.model.path, ignored);
   options_.needs_answer = config.scorer.kind == "exact" || config.scorer.kind == "numeric";
 }
 

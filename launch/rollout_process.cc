@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/input_stream.h"
 #include "launch/log.h"
 #include "launch/metrics.h"
 #include "launch/output_path.h"
@@ -96,7 +97,7 @@ std::chrono::duration<double> StopGrace(const Config& config, const World& world
 
 bool HasTokenizer(const Config& config) {
   return !config.rollout.tokenizer.empty() ||
-         std::filesystem::exists(std::filesystem::path(config.model.path) / "tokenizer.json");
+         Exists(std::filesystem::path(config.model.path) / "tokenizer.json");
 }
 
 std::unique_ptr<Tokenizer> LoadTokenizer(const Config& config) {

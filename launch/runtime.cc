@@ -8,6 +8,9 @@
 #include <array>
 #include <cstdlib>
 #include <exception>
+#include <initializer_list>
+#include <optional>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -15,6 +18,7 @@
 #include "launch/command.h"
 #include "launch/log.h"
 #include "launch/signals.h"
+#include "trainer_bridge/mpi_communicator.h"
 #include "trainer_bridge/rollout_rank.h"
 
 namespace rollcast {
@@ -35,13 +39,16 @@ std::string HostName() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
-/// How many processes mpirun says that it has started.
-int CountFromMpirun(const char* variable) {
-  const char* text = std::getenv(variable);
-  return text == nullptr ? 1 : std::max(std::atoi(text), 1);
+/// The number in the first of the environment's `variables` that is set.
+std::optional<int> FromEnvironment(std::initializer_list<const char*> variables) {
+  for (const char* variable : variables)
+    if (const char* text = std::getenv(variable); text != nullptr) return std::atoi(text);
+  return std::nullopt;
 }
 
-int LocalRanks() { return CountFromMpirun("OMPI_COMM_WORLD_LOCAL_SIZE"); }
+int LocalRanks() {
+  return std::max(FromEnvironment({"OMPI_COMM_WORLD_LOCAL_SIZE"}).value_or(1), 1);
+}
 
 int UsableCores() {
   cpu_set_t set;
@@ -78,9 +85,23 @@ void World::Leave(int status) {
 }
 
 void RequireOneProcess(const std::string& what) {
-  if (const int ranks = CountFromMpirun("OMPI_COMM_WORLD_SIZE"); ranks > 1)
-    throw Error(StrCat(what, " works in one process, and mpirun has started ", ranks,
-                       ": start it without mpirun"));
+  if (!MpiSession::Launched()) return;
+  // Slurm says it in a variable of its own.
+  const int processes =
+      FromEnvironment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}).value_or(1);
+  if (processes > 1)
+    throw Error(StrCat(what, " works in one process, and ", processes,
+                       " have been started: start it without mpirun"));
+}
+
+bool IsFirstOfItsCommandLine() {
+  const int rank = FromEnvironment({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}).value_or(0);
+  // Of Open MPI: how many processes each of the command lines between colons has, in their order.
+  const char* counts = std::getenv("OMPI_APP_CTX_NUM_PROCS");
+  std::istringstream sizes(counts == nullptr ? "" : counts);
+  int first = 0;
+  for (int size = 0; first < rank && sizes >> size;) first += size;
+  return rank == first;
 }
 
 void ThrowIfSignalled() {

@@ -51,6 +51,9 @@ RankInfo DescribeRank(const Config& config, Role role, const std::string& traine
 
 /// For `what` that does all its work in one process. Throws Error when mpirun has started several.
 void RequireOneProcess(const std::string& what);
+/// Whether this process is the one to print what all that mpirun has started with the same command
+/// line would print alike; true without mpirun.
+bool IsFirstOfItsCommandLine();
 
 /// Throws Stopped when SIGINT or SIGTERM has come.
 void ThrowIfSignalled();

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -57,7 +56,7 @@ std::vector<int32_t> ParseTokens(const std::string& line, const std::string& fil
 }
 
 std::vector<Row> ReadRows(const std::filesystem::path& path) {
-  std::ifstream in = OpenInput(path);
+  InputStream in(path);
   std::vector<Row> rows;
   std::string line;
   for (size_t number = 1; std::getline(in, line); ++number) {
@@ -68,7 +67,6 @@ std::vector<Row> ReadRows(const std::filesystem::path& path) {
       throw Error(fmt::format("{}: has {} tokens, expected at least 2", place, tokens.size()));
     rows.push_back({std::move(place), std::move(tokens)});
   }
-  if (in.bad()) throw Error(fmt::format("{}: cannot be read to its end", path.string()));
   if (rows.empty())
     throw Error(
         fmt::format("{}: has no rows; expected {{\"tokens\": [...]}} lines", path.string()));

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -21,44 +22,54 @@ namespace {
 /// Rows start so, because objects are written in the order of their keys.
 constexpr OutputKind kTokenRows{"an output of rollcast tokenize", "{\"decoded\":"};
 
-/// `path` once it is complete. What is not a regular file (a pipe, a terminal) is written directly.
-class RowsFile {
+/// A pipe, a terminal, or another device, also behind a link such as /dev/stdout.
+bool IsDevice(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  return std::filesystem::is_character_file(status) || std::filesystem::is_fifo(status);
+}
+
+/// The standard output, a device, or a regular file, which appears once it is complete.
+class RowsOutput {
  public:
-  RowsFile(const std::filesystem::path& path, bool stream) : path_(path) {
-    if (!stream) unfinished_.emplace(path);
+  explicit RowsOutput(const TokenizeOptions& options) {
+    const std::filesystem::path& path = options.output;
+    if (path == "-") return;
+    name_ = path.string();
+    const bool device = IsDevice(path);
+    if (!device) {
+      PrepareOutput(path, options.overwrite, options.input, kTokenRows);
+      unfinished_.emplace(path);
+    }
     errno = 0;
-    out_.open(stream ? path : unfinished_->written(), std::ios::binary | std::ios::trunc);
+    file_.open(device ? path : unfinished_->written(), std::ios::binary | std::ios::trunc);
+    out_ = &file_;
     Check();
   }
 
   void Write(const std::string& text) {
-    out_ << text;
+    *out_ << text;
     Check();
   }
   void Commit() {
-    out_.close();
+    out_->flush();
+    if (file_.is_open()) file_.close();
     Check();
     if (unfinished_) unfinished_->Commit();
   }
 
  private:
-  void Check() {
-    if (out_.good()) return;
-    throw Error(StrCat(path_.string(), ": cannot be written", errno != 0 ? ": " : "",
+  void Check() const {
+    if (out_->good()) return;
+    throw Error(StrCat(name_, ": cannot be written", errno != 0 ? ": " : "",
                        errno != 0 ? std::strerror(errno) : ""));
   }
 
-  const std::filesystem::path path_;
-  std::optional<UnfinishedFile> unfinished_;  // outlives out_
-  std::ofstream out_;
+  std::string name_ = "standard output";      // for messages
+  std::optional<UnfinishedFile> unfinished_;  // outlives file_
+  std::ofstream file_;
+  std::ostream* out_ = &std::cout;
 };
-
-/// A pipe, a terminal, or another device, also behind a link such as /dev/stdout.
-bool IsStream(const std::filesystem::path& path) {
-  std::error_code ignored;
-  const auto status = std::filesystem::status(path, ignored);
-  return std::filesystem::is_character_file(status) || std::filesystem::is_fifo(status);
-}
 
 std::string Text(const std::string& line, const std::string& file, size_t number) {
   const auto row = ParseJson<nlohmann::json>(line, file, number);
@@ -75,11 +86,8 @@ std::string Text(const std::string& line, const std::string& file, size_t number
 
 int RunTokenize(const TokenizeOptions& options) {
   const auto tokenizer = Tokenizer::Load(options.tokenizer);
-  std::ifstream in = OpenInput(options.input);
-  const std::filesystem::path output = options.output == "-" ? "/dev/stdout" : options.output;
-  const bool stream = IsStream(output);
-  if (!stream) PrepareOutput(output, options.overwrite, options.input, kTokenRows);
-  RowsFile out(output, stream);
+  InputStream in(options.input);
+  RowsOutput out(options);
   std::string line;
   for (size_t number = 1; std::getline(in, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -90,7 +98,6 @@ int RunTokenize(const TokenizeOptions& options) {
                                 {"decoded_skip_special", tokenizer->Decode(ids, true)}};
     out.Write(row.dump() + "\n");
   }
-  if (in.bad()) throw Error(StrCat(options.input.string(), ": cannot be read to its end"));
   out.Commit();
   return 0;
 }

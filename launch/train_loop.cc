@@ -27,6 +27,11 @@ double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+/// Of whole updates: generation, optimizer step and synchronisation.
+double TokensPerSecond(const UpdateRecord& r) {
+  return static_cast<double>(r.tokens) / std::max(r.total_s, 1e-6);
+}
+
 ModelConfig LoadModel(const Config& config) {
   ModelConfig model = ModelConfig::Load(config.model.path);
   model.untie_head = config.model.untie_head;
@@ -168,7 +173,6 @@ UpdateRecord TrainLoop::Update() {
   UpdateRecord record;
   record.update = updates_ + 1;
   const auto begin = Clock::now();
-  tokens_ = 0;
   const RolloutBatch batch = buffer_.Get(updates_, policy_, [&](int) { return Generate(); });
   record.rollout_s = SecondsSince(begin);
   if (!batch.reused) fresh_ = updates_;
@@ -198,7 +202,8 @@ UpdateRecord TrainLoop::Update() {
 
   Publish(record);
   record.version = record.sync.version;
-  record.tokens_per_s = static_cast<double>(tokens_) / std::max(SecondsSince(begin), 1e-6);
+  record.tokens = std::exchange(tokens_, 0);
+  record.total_s = SecondsSince(begin);
   ++updates_;
   return record;
 }
@@ -226,7 +231,7 @@ std::string ProgressLine(const UpdateRecord& r, int updates) {
   return fmt::format(
       "update {}/{}  policy version {}  reward {:.3f}  lag {:.2f} (max {})  {:.0f} tokens/s  sync "
       "{:.1f} ms",
-      r.update, updates, r.version, r.reward, r.lag_mean, r.lag_max, r.tokens_per_s,
+      r.update, updates, r.version, r.reward, r.lag_mean, r.lag_max, TokensPerSecond(r),
       1e3 * r.sync.total_s);
 }
 
@@ -244,7 +249,8 @@ std::string Table(const std::vector<UpdateRecord>& records) {
       const UpdateRecord& r = records[i];
       sum.reward += r.reward / n;
       sum.lag_mean += r.lag_mean / n;
-      sum.tokens_per_s += r.tokens_per_s / n;
+      sum.tokens += r.tokens;
+      sum.total_s += r.total_s;
       sum.left_out += r.left_out;
       sum.sync.sequences_aborted += r.sync.sequences_aborted;
       sum.grpo.entropy += r.grpo.entropy / n;
@@ -255,7 +261,7 @@ std::string Table(const std::vector<UpdateRecord>& records) {
     table += fmt::format(
         "{:>9} {:>8} {:>8.3f} {:>6.2f} {:>10.0f} {:>8} {:>8} {:>8.3f} {:>9.3f} {:>8.1f} {:>9.1f}\n",
         fmt::format("{}-{}", records[begin].update, records[end - 1].update),
-        records[end - 1].version, sum.reward, sum.lag_mean, sum.tokens_per_s, sum.left_out,
+        records[end - 1].version, sum.reward, sum.lag_mean, TokensPerSecond(sum), sum.left_out,
         sum.sync.sequences_aborted, sum.grpo.entropy, sum.grpo.grad_norm, 1e3 * sum.sync.total_s,
         1e3 * sum.sync.pause_s);
   }

@@ -26,7 +26,8 @@ struct UpdateRecord {
   double lag_mean = 0;
   PolicyVersion lag_max = 0;
   int completions = 0, left_out = 0;  // trained on; returned with another outcome
-  double tokens_per_s = 0;            // completion tokens that came in, over the update's time
+  int64_t tokens = 0;                 // of the completions that came in
+  double total_s = 0;                 // the whole update
   double rollout_s = 0, step_s = 0;
   SyncReport sync;
   GrpoStats grpo;

@@ -1,6 +1,5 @@
 #include "rollout/chat_template.h"
 
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,12 +22,9 @@ constexpr std::string_view kAdvice =
     "of \"messages\"";
 
 std::optional<std::string> ReadFile(const fs::path& path) {
-  std::error_code ignored;  // opening the file finds out
-  if (!fs::exists(path, ignored) && !ignored) return std::nullopt;
-  std::ifstream in = OpenInput(path);
-  std::string text(std::istreambuf_iterator<char>(in), {});
-  if (in.bad()) throw Error(StrCat(path.string(), ": cannot be read"));
-  return text;
+  if (!Exists(path)) return std::nullopt;
+  InputStream in(path);
+  return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
 /// `chat_template` is the text itself, or a list of {"name", "template"} of which "default" counts.

@@ -1,7 +1,6 @@
 #include "rollout/prompt_source.h"
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -159,7 +158,7 @@ std::vector<Prompt> ReadPrompts(std::istream& in, const std::string& name,
 }
 
 std::vector<Prompt> ReadPrompts(const fs::path& path, const PromptOptions& options) {
-  std::ifstream in = OpenInput(path);
+  InputStream in(path);
   return ReadPrompts(in, path.string(), options);
 }
 

@@ -1,9 +1,8 @@
 #include "rollout/tokenizer.h"
 
 #include <algorithm>
-#include <fstream>
+#include <iterator>
 #include <optional>
-#include <sstream>
 
 #include "engine/input_stream.h"
 #include "kernels/check.h"
@@ -207,11 +206,9 @@ std::unique_ptr<Tokenizer> Tokenizer::Load(const std::filesystem::path& path) {
   std::error_code ignored;  // opening the file finds out
   const bool folder = std::filesystem::is_directory(path, ignored);
   const std::filesystem::path file = folder ? path / "tokenizer.json" : path;
-  std::ifstream in = OpenInput(file);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (in.bad()) throw Error(StrCat(file.string(), ": cannot be read"));
-  const JsonDocument document(file.string(), text.view());
+  InputStream in(file);
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const JsonDocument document(file.string(), text);
   return std::make_unique<JsonTokenizer>(document.Root());
 }
 

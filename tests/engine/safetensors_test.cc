@@ -207,6 +207,9 @@ TEST_F(CheckpointTest, NamesWhatIsMissing) {
   ExpectOpenFails({"index.json", "\"a\" should be in 1.safetensors"});
   Write("model.safetensors.index.json", R"({"weight_map":{}})");
   EXPECT_TRUE(Checkpoint::Open(dir_.path()).tensors().empty());
+  // As in a cache whose files have been cleared away.
+  std::filesystem::create_symlink("gone", dir_.path() / "model.safetensors");
+  ExpectOpenFails({"model.safetensors: cannot open: No such file or directory"});
 }
 
 TEST_F(CheckpointTest, RefusesAnIndexThatDisagreesWithItsShards) {

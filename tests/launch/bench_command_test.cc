@@ -1,6 +1,7 @@
 // `rollcast bench` as its users run it.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "launch/bench_model.h"
@@ -49,6 +50,23 @@ TEST_F(BenchTest, PrefillSaysWhatDecodeSays) {
   EXPECT_FALSE(line.contains("graph")) << "a processor captures nothing";
 }
 
+TEST_F(BenchTest, ARolloutCountsTheTokensOfItsRequests) {
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(folder_ / "model" / "config.json"));
+  config["max_position_embeddings"] = 4096;
+  std::ofstream(folder_ / "model" / "config.json") << config;
+  testing::MpiJob job(Bench("rollout --requests 2 --temperature 0"), folder_);
+  ASSERT_EQ(job.Wait(std::chrono::seconds(120)), 0) << job.err();
+  const auto line = nlohmann::json::parse(job.out());
+  EXPECT_EQ(line.at("bench"), "rollout");
+  EXPECT_EQ(line.at("model"), (folder_ / "model").string());
+  EXPECT_EQ(line.at("temperature"), 0);
+  const double ms = line.at("ms"), outputs = line.at("output_tokens");
+  EXPECT_EQ(line.at("ms_max").get<double>(), ms);
+  EXPECT_GE(outputs, 200) << "two of 100..1024";
+  EXPECT_NEAR(line.at("tokens_per_s").get<double>(), outputs * 1e3 / ms, 1);
+  EXPECT_GT(line.at("host_us").get<double>(), 0);
+}
+
 TEST_F(BenchTest, AContextThatTheModelHasNotSaysWhatToLower) {
   testing::MpiJob decode(Bench("decode --context 100000"), folder_);
   EXPECT_EQ(decode.Wait(std::chrono::seconds(60)), 1);
@@ -67,6 +85,9 @@ TEST_F(BenchTest, SyncUpdatesARankThatDecodes) {
         folder_);
     ASSERT_EQ(job.Wait(std::chrono::seconds(120)), 0) << job.err();
     const auto line = nlohmann::json::parse(job.out());
+    EXPECT_EQ(line.at("model"), (folder_ / "model").string());
+    EXPECT_EQ(line.at("temperature"), 1);
+    EXPECT_EQ(line.at("logprobs"), true);
     EXPECT_EQ(line.at("mode"), mode);
     EXPECT_EQ(line.at("transport"), "mpi");
     EXPECT_EQ(line.at("ranks"), 2);
@@ -76,6 +97,7 @@ TEST_F(BenchTest, SyncUpdatesARankThatDecodes) {
     for (const auto& rank : line.at("load")) {
       EXPECT_GT(rank.at("tokens_per_s_before").get<double>(), 0);
       EXPECT_GT(rank.at("tokens_per_s_after").get<double>(), 0);
+      EXPECT_FALSE(rank.contains("memory_gb")) << "of a GPU";
     }
   }
 }

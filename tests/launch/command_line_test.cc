@@ -243,10 +243,38 @@ TEST(CommandLine, WhatWorksInOneProcessRefusesMore) {
   const Result refused = run("3");
   EXPECT_EQ(refused.status, 1);
   EXPECT_EQ(refused.err,
-            "rollcast: sample works in one process, and mpirun has started 3: start it without "
+            "rollcast: sample works in one process, and 3 have been started: start it without "
             "mpirun\n");
   command.on_ranks = true;
   EXPECT_EQ(run("3").status, 0);
+
+  command.on_ranks = false;
+  setenv("SLURM_STEP_NUM_TASKS", "2", 1);  // of a batch script, say
+  EXPECT_EQ(RunWith({command}, {"sample", "--input", "a", "--model", "m"}).status, 0);
+  setenv("PMIX_RANK", "1", 1);
+  EXPECT_EQ(RunWith({command}, {"sample", "--input", "a", "--model", "m"}).status, 1);
+  unsetenv("PMIX_RANK");
+  unsetenv("SLURM_STEP_NUM_TASKS");
+}
+
+TEST(CommandLine, WhatAllRanksWouldSayIsSaidOnceACommandLine) {
+  Options o;
+  const Command command = Sample(o, [](const Config&) { return 0; });
+  for (const char* flag : {"--help", "--help-config", "--print-config"}) {
+    const auto said = [&](const char* rank) {
+      setenv("OMPI_COMM_WORLD_RANK", rank, 1);
+      setenv("OMPI_APP_CTX_NUM_PROCS", "1 2 3", 1);
+      const Result result = RunWith({command}, {"sample", "--input", "a", flag});
+      unsetenv("OMPI_COMM_WORLD_RANK");
+      unsetenv("OMPI_APP_CTX_NUM_PROCS");
+      EXPECT_EQ(result.status, 0);
+      return result.out;
+    };
+    const std::string alone = RunWith({command}, {"sample", "--input", "a", flag}).out;
+    EXPECT_GT(alone.size(), 100u);
+    for (const char* first : {"0", "1", "3"}) EXPECT_EQ(said(first), alone) << flag << first;
+    for (const char* other : {"2", "4", "5"}) EXPECT_EQ(said(other), "") << flag << other;
+  }
 }
 
 TEST(CommandLine, AnOptionOfItsOwnWinsOverSetAndSetOverTheFile) {

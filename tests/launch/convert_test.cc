@@ -197,6 +197,7 @@ TEST_F(ConvertTest, RefusesAnOutputThatExists) {
       },
       {"absent.gguf", "cannot open"});
   ExpectError([&] { RunConvert({{}, dir_.path() / "x", std::nullopt}); }, {"input"});
+  ExpectError([&] { RunConvert({{}, "-", 1}); }, {"-: ", "cannot go to the standard output"});
   ExpectError([&] { RunConvert({input_, dir_.path() / "x", 1}); }, {"not both"});
   WriteTextFile(input_, TinyGguf().Bytes());
   ExpectError(

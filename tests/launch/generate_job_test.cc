@@ -104,6 +104,22 @@ TEST_F(GenerateJobTest, ARowsSamplingIsHonouredRecordedAndReplayed) {
   EXPECT_EQ(replay.out(), "15 of 15 rows replayed, 0 differ\n");
 }
 
+TEST_F(GenerateJobTest, CompletionsAreShownOnceAndWhenAskedFor) {
+  Prompts("{\"id\": \"one\", \"text\": \"number \"}\n");
+  for (const int ranks : {0, 2}) {
+    // Not at a terminal: mpirun's own output is a file, though its ranks see one of theirs.
+    MpiJob quiet(Generate(ranks, "--overwrite --max-tokens 4"), folder_);
+    ASSERT_EQ(quiet.Wait(120s), 0) << quiet.err();
+    EXPECT_EQ(quiet.out().substr(0, 30), "3 completions of 1 prompts in ") << quiet.out();
+    MpiJob shown(Generate(ranks, "--overwrite --max-tokens 4 --show 2"), folder_);
+    ASSERT_EQ(shown.Wait(120s), 0) << shown.err();
+    const std::string out = shown.out();
+    EXPECT_EQ(out.substr(0, 8), "one #0: ") << out;
+    EXPECT_NE(out.find("\none #1: "), std::string::npos) << out;
+    EXPECT_EQ(out.find("one #", out.find("one #1: ") + 1), std::string::npos) << out;
+  }
+}
+
 struct Stop {
   int ranks;
   int rank;  // that gets the signal; -1: mpirun, or the process alone

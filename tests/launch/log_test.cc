@@ -44,6 +44,7 @@ TEST(Log, AFileThatCannotBeOpenedIsAnError) {
               std::string::npos)
         << e.what();
   }
+  EXPECT_THROW(OpenLog({.file = "-"}, "rank 0"), Error) << "a file of that name";
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST(PrepareOutput, RefusesTheInputWhateverItsName) {
 }
 
 TEST(PrepareOutput, RefusesTheStandardOutput) {
-  testing::ExpectError([] { PrepareOutput("-", false); }, {"-: ", "name a file"});
+  testing::ExpectError([] { PrepareOutput("-", false); }, {"-: ", "name another"});
 }
 
 TEST(PrepareOutput, RefusesAFolderAndAFileAsFolder) {

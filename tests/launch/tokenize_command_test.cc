@@ -63,16 +63,30 @@ TEST_F(TokenizeCommandTest, WritesARowForEachRow) {
 }
 
 TEST_F(TokenizeCommandTest, ADashIsTheStandardInputAndOutput) {
-  const std::string folder = kData / "llama3";
-  const auto piped =
-      testing::RunCommand({"sh", "-c",
-                           "exec " ROLLCAST_BINARY " tokenize --tokenizer " + folder +
-                               " --input - --output - < " + folder + "/cases.jsonl"},
-                          std::chrono::seconds(60));
-  ASSERT_EQ(piped.status, 0) << piped.out;
-  ASSERT_EQ(RunTokenize({folder, folder + "/cases.jsonl", folder_ / "out.jsonl"}), 0);
-  EXPECT_EQ(piped.out, Output());
+  const std::string folder = kData / "llama3", cases = folder + "/cases.jsonl";
+  const std::string tokenize =
+      ROLLCAST_BINARY " tokenize --input - --output - --tokenizer " + folder + " < " + cases;
+  const auto shell = [](const std::string& command) {
+    const auto result = testing::RunCommand({"sh", "-c", command}, std::chrono::seconds(60));
+    EXPECT_EQ(result.status, 0) << result.out;
+    return result.out;
+  };
+  ASSERT_EQ(RunTokenize({folder, cases, folder_ / "out.jsonl"}), 0);
+  const std::string rows = Output();
+  EXPECT_EQ(shell("exec " + tokenize), rows);
   EXPECT_EQ(Files(), 1u);
+
+  // A file on either side is gone on with where it stands.
+  const std::string out = folder_ / "out.jsonl";
+  shell("echo first > " + out + " && " + tokenize + " >> " + out);
+  EXPECT_EQ(Output(), "first\n" + rows);
+  EXPECT_EQ(shell("{ read -r row; " + tokenize.substr(0, tokenize.find(" <")) + "; } < " + cases),
+            rows.substr(rows.find('\n') + 1));
+
+  const auto full = testing::RunCommand({"sh", "-c", "exec " + tokenize + " > /dev/full"},
+                                        std::chrono::seconds(60));
+  EXPECT_EQ(full.status, 1);
+  EXPECT_EQ(full.out, "rollcast: standard output: cannot be written: No space left on device\n");
 }
 
 TEST_F(TokenizeCommandTest, AddsSpecialTokensOnRequest) {

@@ -27,6 +27,20 @@ TEST(TrainLoop, TheTableCountsAbortedCompletionsOverItsRows) {
       << table;
 }
 
+TEST(TrainLoop, TokensPerSecondOfARowAreThoseOfItsWholeTime) {
+  std::vector<UpdateRecord> records;
+  for (int update = 1; update <= 11; ++update) records.push_back(Record(update, 0.5, 0));
+  records[0].tokens = records[1].tokens = 900;
+  records[0].total_s = 1;
+  records[1].total_s = 9;
+  EXPECT_NE(ProgressLine(records[0], 11).find("  900 tokens/s"), std::string::npos);
+  EXPECT_NE(ProgressLine(records[1], 11).find("  100 tokens/s"), std::string::npos);
+  const std::string table = Table(records);
+  EXPECT_NE(table.find("      1-2        2    0.500   0.00        180        0 "),
+            std::string::npos)
+      << table;
+}
+
 TEST(TrainLoop, WhatUpdatesHaveCostIsSaid) {
   EXPECT_EQ(AbortedLine({Record(1, 0, 0), Record(2, 0, 0)}), "");
   EXPECT_EQ(AbortedLine({Record(1, 0, 5), Record(2, 0, 0), Record(3, 0, 7)}),

@@ -290,6 +290,18 @@ def arguments(client, model):
     assert client.rollout([np.array([1, 2], np.uint16)], 1)[0].prompt.tolist() == [1, 2]
 
     nan, inf = float("nan"), float("inf")
+    for wrong in (nan, inf, -inf, np.float32("nan")):
+        finite = f"is {float(wrong)}: must be a finite number"
+        expect_error(f"sampling.temperature {finite}",
+                     lambda: client.rollout(["a"], 1, {"temperature": wrong}))
+        for row, name in (({"sampling": {"top_p": wrong}}, "sampling.top_p"),
+                          ({"answer": wrong}, "answer"),
+                          ({"metadata": {"x": [1, np.array([2, wrong])]}}, "metadata.x[1][1]")):
+            expect_error(f"prompts:2: {name} {finite}",
+                         lambda: client.submit(["a", {"text": "b", **row}]))
+    expect_error("prompts:1: tokens[1] is nan: must be", lambda: client.submit([[1, nan]]))
+    expect_error("sampling.top_k: expected an integer from -1 to 2147483647, got -2",
+                 lambda: client.rollout(["a"], 1, {"top_k": -2}))
     for wrong in (nan, inf, -inf, -1, 1e10, "soon"):
         text = f"timeout is {wrong!r}: must be a number of seconds"
         for call in (lambda: client.rollout(["a"], 1, timeout=wrong),

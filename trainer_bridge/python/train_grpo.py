@@ -36,8 +36,11 @@ def parse_arguments():
     parser.add_argument("--max-grad-norm", type=float, default=1.0)
     parser.add_argument("--micro-batch", type=int, default=8, help="completions of one backward pass")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--output", default="train_grpo.jsonl")
-    return parser.parse_args()
+    parser.add_argument("--output", default="train_grpo.jsonl", help="JSONL file, written anew")
+    arguments = parser.parse_args()
+    if arguments.output == "-":
+        parser.error("--output -: the standard output has the table; name a file (./- is one, too)")
+    return arguments
 
 
 def read_prompts(path):

@@ -1,10 +1,13 @@
-"""What a script gives for a number that goes to C, where ctypes would wrap or truncate it."""
+"""What a script gives for a number that goes to C, where ctypes would wrap or truncate it, or into
+JSON, which has no NaN."""
 
 from __future__ import annotations
 
+import json
 import math
 import operator
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Iterator, Tuple
 
 import numpy as np
 
@@ -44,6 +47,37 @@ def seconds(what: str, value: Any, zero: bool = False) -> float:
             f"{what} is {value!r}: must be a number of seconds, {least} 0 and at most "
             f"{SECONDS_MAX:.0f}")
     return number
+
+
+def _plain(value: Any) -> Any:
+    """What json does not know: arrays and their elements."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a prompt or a sampling parameter cannot be a {type(value).__name__}")
+
+
+def _not_finite(value: Any, name: str) -> Iterator[Tuple[str, float]]:
+    """The numbers in `value` that JSON has not, each with its name."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        for key, element in value.items():
+            yield from _not_finite(element, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)):
+        for i, element in enumerate(value):
+            yield from _not_finite(element, f"{name}[{i}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield name, value
+
+
+def to_json(place: str, value: Mapping) -> str:
+    """Raises RollcastError, which begins with `place`, naming a number that is not finite."""
+    try:
+        return json.dumps(dict(value), default=_plain, allow_nan=False)
+    except ValueError:
+        for name, number in _not_finite(value, ""):
+            raise RollcastError(f"{place}{name} is {number}: must be a finite number") from None
+        raise
 
 
 def token_ids(tokens: Any) -> np.ndarray:

@@ -17,7 +17,8 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from . import tensors as tensor_rules
-from ._arguments import GROUP_SIZE_MAX, INT32_MAX, INT64_MAX, UINT64_MAX, integer, seconds, token_ids
+from ._arguments import (GROUP_SIZE_MAX, INT32_MAX, INT64_MAX, UINT64_MAX, integer, seconds, to_json,
+                         token_ids)
 from ._library import Draw, Library, Result, RollcastError, Tensor, Update
 from .trajectory import Array, Batch, check_arrays, read_batch, to_torch
 
@@ -111,23 +112,16 @@ def _toml(value: Any) -> str:
     raise TypeError(f"a setting cannot be a {type(value).__name__}")
 
 
-def _plain(value: Any) -> Any:
-    """For json: what it does not know of arrays and their elements."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"a prompt or a sampling parameter cannot be a {type(value).__name__}")
-
-
 def _rows(prompts: Iterable[Prompt]) -> bytes:
     if isinstance(prompts, (str, bytes, MappingABC)):
         raise TypeError("prompts is a single prompt; give a list of prompts")
     rows = []
-    for prompt in prompts:
+    for number, prompt in enumerate(prompts, 1):
         if isinstance(prompt, str):
             prompt = {"text": prompt}
         elif not isinstance(prompt, MappingABC):
             prompt = {"tokens": prompt}
-        rows.append(json.dumps(dict(prompt), default=_plain))
+        rows.append(to_json(f"prompts:{number}: ", prompt))
     return "\n".join(rows).encode()
 
 
@@ -452,7 +446,7 @@ class Client:
     ) -> Draw:
         # 0 is the library's word for the configured size.
         size = 0 if group_size is None else integer("group_size", group_size, 1, GROUP_SIZE_MAX)
-        over = json.dumps(dict(sampling or {}), default=_plain).encode()
+        over = to_json("sampling.", sampling or {}).encode()
         number = None if seed is None else ctypes.pointer(
             ctypes.c_uint64(integer("seed", seed, 0, UINT64_MAX)))
         return Draw(size, over, number, _text(in_flight), int(bool(hidden)))
