@@ -68,6 +68,11 @@ class Builder {
         seen_(text.data()) {}
 
   json Parse() {
+    // Which the parser would take for the end of the text.
+    if (const size_t at = text_.find('\0'); at != std::string_view::npos) {
+      seen_ = text_.data() + at + 1;
+      Fail("not valid JSON: a byte of zero");
+    }
     const char* end = text_.data() + text_.size();
     const bool whole = json::sax_parse(Cursor(text_.data(), &seen_), Cursor(end, &seen_), this);
     RC_CHECK(whole);

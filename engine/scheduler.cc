@@ -347,6 +347,7 @@ void Scheduler::Finish(const SequencePtr& sequence, CompletionState state,
   completion.prompt = std::move(held->request.prompt);
   by_id_.erase(completion.id);
   ++(state == CompletionState::kAborted ? counters_.aborted : counters_.finished);
+  if (state == CompletionState::kAborted && held->cut_off) ++cut_off_;
   finished.push_back(std::move(completion));
 }
 
@@ -421,8 +422,7 @@ CommitResult Scheduler::ApplyInFlightPolicy(PolicyVersion version, InFlightPolic
   std::sort(begun.begin(), begun.end(),
             [](const SequencePtr& a, const SequencePtr& b) { return a->arrival < b->arrival; });
   for (const SequencePtr& s : begun) {
-    if (s->abort_requested) {  // not finished within a drain's limit, most likely
-      ++result.aborted;
+    if (s->abort_requested) {
       Finish(s, CompletionState::kAborted, finished);
       continue;
     }
@@ -450,6 +450,7 @@ CommitResult Scheduler::ApplyInFlightPolicy(PolicyVersion version, InFlightPolic
         break;
     }
   }
+  result.aborted += std::exchange(cut_off_, 0);
   cache_.KeepOnly(version);
   hold_admission_ = false;
   ++counters_.updates;
@@ -470,10 +471,17 @@ int Scheduler::NumDraining(InFlightPolicy policy) const {
 
 void Scheduler::AbortDraining(InFlightPolicy policy, const std::string& message) {
   for (const auto& [id, s] : by_id_) {
-    if (!s->begun() || s->request.in_flight.value_or(policy) != InFlightPolicy::kDrain) continue;
-    s->abort_requested = true;
+    if (!s->begun() || s->abort_requested ||
+        s->request.in_flight.value_or(policy) != InFlightPolicy::kDrain)
+      continue;
+    s->abort_requested = s->cut_off = true;
     s->completion.message = message;
   }
+}
+
+void Scheduler::HoldAdmission(bool hold) {
+  hold_admission_ = hold;
+  cut_off_ = 0;
 }
 
 void Scheduler::FillStats(EngineStats& stats) const {

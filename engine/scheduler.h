@@ -54,7 +54,7 @@ class Scheduler {
                                    std::vector<Completion>& finished);
   void RetractAll();
 
-  void HoldAdmission(bool hold) { hold_admission_ = hold; }
+  void HoldAdmission(bool hold);
   /// Live sequences that have begun and drain.
   int NumDraining(InFlightPolicy policy) const;
   void AbortDraining(InFlightPolicy policy, const std::string& message);
@@ -93,6 +93,7 @@ class Scheduler {
   std::vector<int> free_slots_;
   uint64_t next_arrival_ = 0;
   bool hold_admission_ = false;
+  int cut_off_ = 0;  // sequences that the limit of the drain under way has ended
   bool last_wanted_logits_ = false;
   EngineStats counters_;
 };

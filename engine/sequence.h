@@ -22,6 +22,7 @@ struct Sequence {
   uint64_t arrival = 0;
   Phase phase = Phase::kWaiting;
   bool abort_requested = false;
+  bool cut_off = false;   // by the limit of a drain, which is why its abort is requested
   Completion completion;  // what has been read so far
 
   int slot = -1;

@@ -39,6 +39,14 @@ class Generation {
   /// One round; true when all prompts have been completed.
   bool Drive(Coordinator& coordinator) {
     const bool stopping = !coordinator.stop_reason().empty();
+    if (stopping && !told_ && coordinator.pending_groups() > 0) {
+      told_ = true;
+      LogWarn(fmt::format(
+          "{}: ends with the step under way and what is being scored{}", coordinator.stop_reason(),
+          config_.scorer.kind == "command" || config_.scorer.kind == "http"
+              ? fmt::format(", up to scorer.deadline_s = {} s", config_.scorer.deadline_s)
+              : ""));
+    }
     std::vector<GroupWork> groups;
     for (; !stopping && next_ < prompts_.size() &&
            coordinator.pending_groups() + static_cast<int>(groups.size()) < window_;
@@ -124,6 +132,7 @@ class Generation {
   size_t next_ = 0;
   int64_t completions_ = 0, tokens_ = 0;
   size_t bad_ = 0;
+  bool told_ = false;  // that it is stopping
   double reward_ = 0;
   std::array<int64_t, 6> outcomes_{};
   const Clock::time_point begin_ = Clock::now();

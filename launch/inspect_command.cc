@@ -174,7 +174,8 @@ void PrintUpdates(std::ostream& out, const std::vector<SyncReport>& updates) {
     out << fmt::format(
         "{:>8} {:>9} {:>5} {:>10.1f} {:>9.3f} {:>9.1f} {:>10.1f} {:>10.1f} {:>9.1f} {:>9.1f} "
         "{:>16} {:016x}  {}\n",
-        r.version, r.mode, r.transport, static_cast<double>(r.bytes) * 1e-6,
+        r.committed ? StrCat(r.version) : "-", r.mode, r.transport,
+        static_cast<double>(r.bytes) * 1e-6,
         r.transfer_s > 0 ? static_cast<double>(r.bytes) * 1e-9 / r.transfer_s : 0.0,
         r.total_s * 1e3, r.transfer_s * 1e3, r.verify_s * 1e3, r.commit_s * 1e3, r.pause_s * 1e3,
         fmt::format("{}/{}/{}", r.sequences_kept, r.sequences_recomputed, r.sequences_aborted),

@@ -59,12 +59,12 @@ int UsableCores() {
 
 }  // namespace
 
-World::World() {
+World::World(std::chrono::duration<double> start_limit) {
   if (!MpiSession::Launched()) {
     communicator_ = std::move(MakeThreadCommunicators(1).front());
     return;
   }
-  session_ = std::make_unique<MpiSession>();
+  session_ = std::make_unique<MpiSession>(MpiHost::kRollcast, start_limit);
   communicator_ = session_->MakeCommunicator();
 }
 
@@ -112,7 +112,7 @@ int RunAsRank(const Config& config, Role role,
               const std::function<int(World& world, const Roles& roles)>& body,
               const std::string& trainer_device) {
   CatchSignals(MpiSession::Launched() ? SecondSignal::kIsIgnored : SecondSignal::kEndsProcess);
-  World world;
+  World world(RolesLimit(config.sync));
   const bool alone = world.size() == 1;
   OpenLog(config.log, alone ? "" : fmt::format("{}, rank {}", Name(role), world.rank()));
   int status = 0;

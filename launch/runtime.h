@@ -1,6 +1,7 @@
 // What the processes of a job have in common: the world of ranks, and how they start and end.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,8 +18,9 @@ namespace rollcast {
 /// The ranks that were started together: those of mpirun, or this process alone.
 class World {
  public:
-  /// Initialises MPI when mpirun started this process. The calling thread is the bridge thread.
-  World();
+  /// Initialises MPI when mpirun started this process, which ends it when others have not done so
+  /// within `start_limit`. The calling thread is the bridge thread.
+  explicit World(std::chrono::duration<double> start_limit);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;

@@ -13,9 +13,9 @@ class Stopped : public Error {
   explicit Stopped(int signal);
 };
 
-/// Who sends a second signal. A user means it. mpirun sends one for each reason to end that it
-/// finds (its own signal, then a rank that has gone), a moment after the first, and kills for good
-/// itself.
+/// Who sends a second signal. A user means it, a quarter of a second after the first or later.
+/// mpirun sends one for each reason to end that it finds (its own signal, then a rank that has
+/// gone), a moment after the first, and kills for good itself.
 enum class SecondSignal : uint8_t { kEndsProcess, kIsIgnored };
 
 /// From now on the first SIGINT or SIGTERM only sets the flag, for an orderly end. SIGPIPE is

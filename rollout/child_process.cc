@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -70,12 +71,14 @@ std::vector<char*> ChildEnvironment() {
   return result;
 }
 
-pid_t Spawn(const std::string& command_line, int in, int out, int err) {
+/// sh -c `command_line` in a group of its own; descriptor i of it is ours of `descriptors[i]`, or
+/// as it is with us where that is negative. The error's number in place of an id.
+pid_t Spawn(const std::string& command_line, std::array<int, 3> descriptors, int& error) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, in, 0);
-  posix_spawn_file_actions_adddup2(&actions, out, 1);
-  posix_spawn_file_actions_adddup2(&actions, err, 2);
+  for (int i = 0; i < 3; ++i)
+    if (descriptors[static_cast<size_t>(i)] >= 0)
+      posix_spawn_file_actions_adddup2(&actions, descriptors[static_cast<size_t>(i)], i);
   posix_spawn_file_actions_addclosefrom_np(&actions, 3);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -90,14 +93,11 @@ pid_t Spawn(const std::string& command_line, int in, int out, int err) {
   std::string shell = "sh", flag = "-c", command = command_line;
   char* arguments[] = {shell.data(), flag.data(), command.data(), nullptr};
   pid_t pid = -1;
-  const int error =
+  error =
       ::posix_spawn(&pid, "/bin/sh", &actions, &attributes, arguments, ChildEnvironment().data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
-  if (error)
-    throw Error(StrCat("scorer command \"", command_line,
-                       "\": cannot start /bin/sh: ", ErrnoMessage(error)));
-  return pid;
+  return error == 0 ? pid : -1;
 }
 
 /// write() whose SIGPIPE, if it raises one, is never delivered: it is directed at this thread, so
@@ -131,10 +131,34 @@ std::string Describe(int code, int status) {
 ChildProcess::ChildProcess(const std::string& command_line, std::string stderr_prefix)
     : stderr_prefix_(std::move(stderr_prefix)) {
   Pipe in, out, err;
-  pid_ = Spawn(command_line, in.read, out.write, err.write);
+  int error = 0;
+  pid_ = Spawn(command_line, {in.read, out.write, err.write}, error);
+  if (pid_ < 0)
+    throw Error(StrCat("scorer command \"", command_line,
+                       "\": cannot start /bin/sh: ", ErrnoMessage(error)));
   stdin_ = Take(in.write);
   stdout_ = Take(out.read);
   stderr_ = Take(err.read);
+  StartGuard();
+}
+
+// A process that is killed cannot end its children. This one of ours lives until our end of a pipe
+// closes, as it does then.
+void ChildProcess::StartGuard() {
+  Pipe lifeline;
+  int error = 0;
+  guard_ = Spawn(StrCat("read -r ended; kill -KILL -", pid_), {lifeline.read, -1, -1}, error);
+  if (guard_ > 0) guarded_ = std::exchange(lifeline.write, -1);
+}
+
+// While the group's first process is there, so that the guard can meet no other of its number.
+void ChildProcess::EndGuard() {
+  if (guard_ < 0) return;
+  ::kill(guard_, SIGKILL);
+  while (::waitpid(guard_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  guard_ = -1;
+  Close(guarded_);
 }
 
 ChildProcess::~ChildProcess() {
@@ -222,6 +246,7 @@ std::string ChildProcess::End(std::chrono::milliseconds grace) {
   while (!Ended() && Clock::now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   const bool ended_itself = Ended();
+  EndGuard();
   ::kill(-pid_, SIGKILL);
   siginfo_t info = {};
   int result;

@@ -13,7 +13,8 @@ namespace rollcast {
 /// Runs a shell command line in a process group of its own, with no file descriptors of ours but
 /// the three standard ones, default signal handling, and without the variables that would make it
 /// take itself for a rank of our MPI job. What it writes to standard error appears on ours, line by
-/// line, behind a prefix. The destructor ends it. Used from one thread at a time.
+/// line, behind a prefix. The destructor ends it, and so does the end of our process, whatever
+/// that is. Used from one thread at a time.
 class ChildProcess {
  public:
   using Clock = std::chrono::steady_clock;
@@ -41,11 +42,15 @@ class ChildProcess {
   std::string End(std::chrono::milliseconds grace);
 
  private:
+  void StartGuard();
+  void EndGuard();
   bool Read(int fd, std::string& into);
   void PassOnStderr(bool all);
 
   const std::string stderr_prefix_;
   pid_t pid_ = -1;  // also its process group; -1 once it has been reaped
+  pid_t guard_ = -1;
+  int guarded_ = -1;  // the guard kills the group when this is closed
   int stdin_ = -1, stdout_ = -1, stderr_ = -1;
   std::string stderr_text_;  // an unfinished line
   std::string end_;          // what End says from the second call on

@@ -25,8 +25,9 @@ enum Flat : size_t { kTokens, kLogprob, kLogprobRaw, kLogprobFiltered, kPolicyVe
 constexpr const char* kLogprobDefinition =
     "float32, natural logarithm. logprob: of the sampled token under softmax(logits / temperature) "
     "before top-k, top-p and min-p, at temperature 0 equal to logprob_raw. logprob_raw: under "
-    "softmax(logits). logprob_filtered: under the distribution drawn from, NaN where no filter or "
-    "penalty was on.";
+    "softmax(logits). logprob_filtered: under the distribution drawn from (after penalties, stop "
+    "ids "
+    "ruled out up to min_tokens, top-k, top-p and min-p), NaN where there was none of these.";
 
 // What a trajectory's row is made of, by reference.
 struct RowView {

@@ -5,15 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <list>
-#include <mutex>
 #include <set>
-#include <thread>
 #include <utility>
+
+#include "trainer_bridge/watchdog.h"
 
 namespace rollcast {
 namespace {
@@ -364,7 +363,8 @@ bool MpiSession::Launched() {
   return false;
 }
 
-MpiSession::MpiSession(MpiHost host) : unfinished_(std::make_shared<Unfinished>()) {
+MpiSession::MpiSession(MpiHost host, std::chrono::duration<double> start_limit)
+    : unfinished_(std::make_shared<Unfinished>()) {
   const bool in_script = host == MpiHost::kScript;
   int initialized = 0, finalized = 0;
   MPI_Initialized(&initialized);
@@ -382,6 +382,14 @@ MpiSession::MpiSession(MpiHost host) : unfinished_(std::make_shared<Unfinished>(
           "(mpi4py does unless mpi4py.rc.thread_level is set), or leave MPI to rollcast");
   } else {
     const int wanted = in_script ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED;
+    // It waits for all processes of the job, however long that takes.
+    const Watchdog watchdog(start_limit, [start_limit] {
+      std::fprintf(stderr,
+                   "rollcast: MPI has not started within %g s: a process of this job has ended, or "
+                   "has not joined it (a trainer that makes no client, say)\n",
+                   start_limit.count());
+      std::_Exit(1);
+    });
     RC_MPI(MPI_Init_thread(nullptr, nullptr, wanted, &provided), -1);
     if (provided < MPI_THREAD_FUNNELED)
       throw MpiError("this MPI library offers no MPI_THREAD_FUNNELED");
@@ -407,27 +415,8 @@ void MpiSession::Finalize() {
 }
 
 void MpiSession::Finalize(int exit_status, std::chrono::milliseconds limit) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool done = false;
-  std::thread watchdog([&] {
-    std::unique_lock lock(mutex);
-    if (!changed.wait_for(lock, limit, [&] { return done; }))
-      std::_Exit(exit_status != 0 ? exit_status : 1);
-  });
-  std::exception_ptr failure;
-  try {
-    Finalize();
-  } catch (const std::exception&) {
-    failure = std::current_exception();
-  }
-  {
-    const std::lock_guard lock(mutex);
-    done = true;
-  }
-  changed.notify_all();
-  watchdog.join();
-  if (failure != nullptr) std::rethrow_exception(failure);
+  const Watchdog watchdog(limit, [=] { std::_Exit(exit_status != 0 ? exit_status : 1); });
+  Finalize();
 }
 
 void MpiSession::Leave(int status) {

@@ -29,8 +29,10 @@ class MpiSession {
   /// True when this process was started by mpirun (or another launcher that Open MPI knows).
   static bool Launched();
 
-  /// Throws MpiError when MPI cannot be had as `host` needs it.
-  explicit MpiSession(MpiHost host = MpiHost::kRollcast);
+  /// Throws MpiError when MPI cannot be had as `host` needs it. It starts when all processes of the
+  /// job have come; where that takes longer than `start_limit`, this one says so and exits with 1.
+  explicit MpiSession(MpiHost host = MpiHost::kRollcast,
+                      std::chrono::duration<double> start_limit = std::chrono::hours(24));
   /// Without a Finalize before, e.g. while an exception unwinds, aborts the whole job with a
   /// non-zero status: no rank is left half alive. This ends the process too, so the exception must
   /// have been logged by then: catch it inside the session's scope.

@@ -418,6 +418,26 @@ TEST(Engine, WhatADrainLimitCutsOffIsAborted) {
   EXPECT_EQ(finished[0].message, "not finished within the drain limit of a weight update");
 }
 
+// Steps go on between a drain and its commit.
+TEST(Engine, AnUpdateCountsWhatItsDrainCutOffBeforeTheCommit) {
+  ToyEngine toy(ToyEngineConfig());
+  for (uint64_t id : {1, 2, 3}) ASSERT_EQ(toy.engine->Submit(ToyRequest(id, 5, 200)), "");
+  std::vector<Completion> finished;
+  for (int i = 0; i < 3; ++i) toy.engine->Step(finished);
+  toy.engine->Abort(1, "by its owner");
+  toy.engine->Drain(InFlightPolicy::kDrain, std::chrono::steady_clock::now());
+  while (finished.size() < 2) toy.engine->Step(finished);
+  EXPECT_EQ(UpdateWeights(toy, 1, 2, InFlightPolicy::kDrain).aborted, 2);
+  EXPECT_EQ(UpdateWeights(toy, 2, 3, InFlightPolicy::kDrain).aborted, 0) << "of an earlier one";
+
+  ASSERT_EQ(toy.engine->Submit(ToyRequest(4, 5, 200)), "");
+  for (int i = 0; i < 3; ++i) toy.engine->Step(finished);
+  toy.engine->Drain(InFlightPolicy::kDrain, std::chrono::steady_clock::now());
+  toy.engine->Step(finished);
+  toy.engine->ResumeAdmission();  // that update has failed
+  EXPECT_EQ(UpdateWeights(toy, 3, 4, InFlightPolicy::kDrain).aborted, 0);
+}
+
 TEST(Engine, ATornStoreIsNeverServed) {
   ToyEngine toy(ToyEngineConfig());
   ASSERT_EQ(toy.engine->Submit(ToyRequest(1, 5, 10)), "");

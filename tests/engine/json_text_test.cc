@@ -50,6 +50,12 @@ TEST(JsonText, SaysWhereAndWhatWithoutTheParsersOwnWords) {
   }
 }
 
+TEST(JsonText, AZeroByteDoesNotEndTheText) {
+  using namespace std::string_literals;
+  EXPECT_EQ(Fault("{\"a\": 1}\n\0\0"s), "f.json:2:1: not valid JSON: a byte of zero");
+  EXPECT_EQ(Fault("\"a\0b\""s), "f.json:1:3: not valid JSON: a byte of zero");
+}
+
 TEST(JsonText, LargeIntegersAreFloatsOrRefused) {
   const auto refuse = [](const std::string& text) {
     return ParseJson<json>(text, "f.json", 1, LargeIntegers::kRefused);

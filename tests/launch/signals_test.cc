@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 
 namespace rollcast {
 namespace {
@@ -26,9 +27,20 @@ TEST(SignalsDeathTest, TheSecondOneEndsTheProcess) {
       {
         CatchSignals();
         std::raise(SIGTERM);
-        std::raise(SIGTERM);
+        for (;;) std::raise(SIGINT);
       },
-      testing::KilledBySignal(SIGTERM), "");
+      testing::KilledBySignal(SIGINT), "");
+}
+
+TEST(SignalsDeathTest, OneThatComesTwiceAtOnceIsOne) {
+  EXPECT_EXIT(
+      {
+        CatchSignals();
+        std::raise(SIGTERM);
+        std::raise(SIGTERM);
+        std::_Exit(StopSignal() == SIGTERM ? 3 : 4);
+      },
+      testing::ExitedWithCode(3), "");
 }
 
 TEST(Signals, UnderMpirunFurtherOnesChangeNothing) {

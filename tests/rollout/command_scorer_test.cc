@@ -280,6 +280,28 @@ TEST_F(CommandScorerTest, DestructionKillsTheWholeGroup) {
   ::close(reader);
 }
 
+TEST_F(CommandScorerTest, AKilledProcessLeavesNoneOfTheGroup) {
+  const std::string pipe = (dir_ / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  const pid_t owner = ::fork();
+  if (owner == 0) {
+    const auto scorer = MakeScorer(Command(StrCat("sleep 1000 > ", pipe, " 2>&1 & ", Reply("1"))));
+    scorer->ScoreBatch(Inputs(1));
+    pollfd open = {reader, POLLIN, 0};
+    if (::poll(&open, 1, 0) == 0) ::raise(SIGKILL);  // the sleeper has it open
+    ::_exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(owner, &status, 0), owner);
+  ASSERT_TRUE(WIFSIGNALED(status)) << status;
+  pollfd after = {reader, POLLIN, 0};
+  EXPECT_EQ(::poll(&after, 1, 20000), 1);
+  EXPECT_TRUE(after.revents & POLLHUP);
+  ::close(reader);
+}
+
 TEST_F(CommandScorerTest, TheChildIsNoRankOfOurJob) {
   ::setenv("OMPI_COMM_WORLD_RANK", "1", 1);
   ::setenv("PMIX_RANK", "1", 1);

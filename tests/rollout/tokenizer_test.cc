@@ -61,10 +61,12 @@ std::string DecodeIncrementally(const Tokenizer& tokenizer, const std::vector<in
 
 void ExpectDecodes(const Tokenizer& tokenizer, const json& row) {
   const std::vector<int32_t> ids = row["ids"];
-  EXPECT_EQ(tokenizer.Decode(ids, false), row["decoded"]) << row;
-  EXPECT_EQ(tokenizer.Decode(ids, true), row["decoded_skip_special"]) << row;
-  EXPECT_EQ(DecodeIncrementally(tokenizer, ids, false), row["decoded"]) << row;
-  EXPECT_EQ(DecodeIncrementally(tokenizer, ids, true), row["decoded_skip_special"]) << row;
+  EXPECT_EQ(tokenizer.Decode(ids, false), row["decoded"].get<std::string>()) << row;
+  EXPECT_EQ(tokenizer.Decode(ids, true), row["decoded_skip_special"].get<std::string>()) << row;
+  EXPECT_EQ(DecodeIncrementally(tokenizer, ids, false), row["decoded"].get<std::string>()) << row;
+  EXPECT_EQ(DecodeIncrementally(tokenizer, ids, true),
+            row["decoded_skip_special"].get<std::string>())
+      << row;
 }
 
 void ExpectRow(const Tokenizer& tokenizer, const json& row, bool add_special_tokens) {
