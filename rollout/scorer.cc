@@ -108,9 +108,10 @@ std::string Excerpt(std::string_view text, size_t limit) {
   std::string result(text.substr(0, limit));
   for (char& c : result)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  // There and back, which replaces what is no UTF-8.
   const std::string quoted =
       nlohmann::json(result).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return quoted.substr(1, quoted.size() - 2) + (text.size() > limit ? "..." : "");
+  return nlohmann::json::parse(quoted).get<std::string>() + (text.size() > limit ? "..." : "");
 }
 
 }  // namespace rollcast

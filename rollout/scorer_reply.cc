@@ -29,6 +29,8 @@ Score ToScore(const char* who, const json& error, const json& reward) {
   if (!error.is_null())
     return Unscored(StrCat(
         who, " says: ", Excerpt(error.is_string() ? error.get<std::string>() : error.dump())));
+  if (reward.is_null())
+    return Unscored(StrCat(who, "'s reward is null, NaN or infinite, not a finite number"));
   if (!reward.is_number())
     return Unscored(StrCat(who, "'s reward is ", Excerpt(reward.dump()), ", not a finite number"));
   return FiniteScore(reward.get<double>());
