@@ -36,6 +36,8 @@ class Cursor {
   const char** seen_;
 };
 
+constexpr const char* kEndsEarly = "the text ends before the value does";
+
 // "[json.exception.parse_error.101] parse error at line 1, column 4: syntax error while parsing
 // value - unexpected ']'; expected ..." to "unexpected ']'; expected ...".
 std::string Cleaned(std::string_view what, std::string_view text, size_t end) {
@@ -43,7 +45,7 @@ std::string Cleaned(std::string_view what, std::string_view text, size_t end) {
     return "a byte that is no valid UTF-8";
   if (what.find("unexpected end of input") != std::string_view::npos ||
       (end >= text.size() && what.find("missing closing quote") != std::string_view::npos))
-    return "the text ends before the value does";
+    return kEndsEarly;
   if (const size_t at = what.find("] "); what.starts_with('[') && at != std::string_view::npos)
     what.remove_prefix(at + 2);
   if (const size_t at = what.find(" - "); at != std::string_view::npos) what.remove_prefix(at + 3);
@@ -68,6 +70,9 @@ class Builder {
         seen_(text.data()) {}
 
   json Parse() {
+    if (text_.empty())
+      Fail(StrCat("not valid JSON: ",
+                  kEndsEarly));  // versions of the parser have other words for it
     // Which the parser would take for the end of the text.
     if (const size_t at = text_.find('\0'); at != std::string_view::npos) {
       seen_ = text_.data() + at + 1;

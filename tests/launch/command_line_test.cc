@@ -177,7 +177,10 @@ TEST(CommandLine, NumbersBeyondTheirTypeAreRefusedWithItsRange) {
   EXPECT_EQ(run("--scale", "-2.5e3").status, 0);
   EXPECT_EQ(o.scale, -2500);
   const std::string help = RunWith({command}, {"sample", "--help"}).out;
-  EXPECT_NE(help.find("--limit INT=5"), std::string::npos) << help;
+  // Versions of the option parser show a default in either way.
+  EXPECT_TRUE(help.find("--limit INT=5") != std::string::npos ||
+              help.find("--limit INT [5]") != std::string::npos)
+      << help;
 }
 
 TEST(CommandLine, FaultsAreOneLineAndAStatus) {
