@@ -22,8 +22,9 @@ struct IpcTransportOptions {
 /// "ipc": a chain in which every rank pulls from the one before it, chunk by chunk as the chunks
 /// arrive there, out of memory that DeviceTransfer::Share lets it see. group[1] pulls from the
 /// trainer's own tensors. Progress is in SharedCounters, so all ranks must be on one host; decoding
-/// shares nothing but memory bandwidth with it. The trainer's tensors must be complete (their
-/// device synchronised) when Send is called.
+/// shares nothing but memory bandwidth with it. Pulling, nobody but a rank itself writes its
+/// weights: one that was taken for lost and goes on can spoil none of another's. The trainer's
+/// tensors must be complete (their device synchronised) when Send is called.
 WeightTransportMaker IpcWeightTransport(IpcTransportOptions options);
 
 }  // namespace rollcast
