@@ -145,6 +145,14 @@ std::optional<double> ReadLatexFraction(std::string_view text, size_t& i) {
   return quotient;
 }
 
+/// True where a number and a slash stand before position `i`.
+bool IsDivisor(std::string_view text, size_t i) {
+  const size_t slash = text.find_last_not_of(kSpaces, i - 1);
+  if (i == 0 || slash == std::string_view::npos || slash == 0 || text[slash] != '/') return false;
+  const size_t number = text.find_last_not_of(kSpaces, slash - 1);
+  return number != std::string_view::npos && IsDigit(text[number]);
+}
+
 /// The first number at or after `from`.
 std::optional<Found> NextNumber(std::string_view text, size_t from) {
   for (size_t i = from; i < text.size(); ++i) {
@@ -166,9 +174,9 @@ std::optional<Found> NextNumber(std::string_view text, size_t from) {
       continue;
     }
     found.number.value = SignBefore(text, found.begin) * *value;
-    // a/b is a fraction; a/b/c (a date) is not.
-    size_t slash = SkipSpaces(text, found.end);
-    if (slash < text.size() && text[slash] == '/') {
+    // a/b is a fraction; a/b/c (a date) is not, and neither is its b/c.
+    const size_t slash = SkipSpaces(text, found.end);
+    if (slash < text.size() && text[slash] == '/' && !IsDivisor(text, found.begin)) {
       size_t end = SkipSpaces(text, slash + 1);
       const auto divisor = ReadUnsigned(text, end);
       const size_t next = SkipSpaces(text, end);

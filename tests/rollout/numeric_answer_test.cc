@@ -47,7 +47,9 @@ TEST(FinalNumberTest, FractionsPercentExponents) {
   EXPECT_EQ(Final("it is 3/4 of it"), 0.75);
   EXPECT_EQ(Final("-1 / 2"), -0.5);
   EXPECT_EQ(Final("5/0"), 0);
-  EXPECT_EQ(Final("on 12/05/2024"), 5.0 / 2024);
+  EXPECT_EQ(Final("on 12/05/2024"), 2024);
+  EXPECT_EQ(Final("on 12 / 05 / 2024, 3/4 of it"), 0.75);
+  EXPECT_EQ(Final("/3/4"), 0.75);
   EXPECT_EQ(Final("1.5e3"), 1500);
   EXPECT_EQ(Final("2e-3"), 0.002);
   EXPECT_EQ(Final("1e999"), std::nullopt);
