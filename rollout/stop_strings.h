@@ -20,10 +20,12 @@ class StopStrings {
   /// string has been completed.
   bool Check(std::span<const int32_t> output);
 
-  /// The string that was found; empty before.
-  const std::string& found() const { return found_; }
+  /// `text`: `output`, whose last token has completed a stop string, decoded without special
+  /// tokens. Ends it before the stop string; does nothing where none has been found.
+  void Cut(std::span<const int32_t> output, std::string& text) const;
 
  private:
+  const Tokenizer& tokenizer_;
   IncrementalDecoder decoder_;
   std::vector<std::string> strings_;
   size_t min_tokens_;
