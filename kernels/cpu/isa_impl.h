@@ -382,7 +382,13 @@ SliceStats SliceStatistics(const float* logits, int32_t n, float scale) {
   F16 highest = Set1(kLowest);
   for (int i = 0; i < n; i += 16) highest = Max(LoadLow(logits + i, n - i), highest);
   const float max = FoldMax(highest);
-  if (!(max > kLowest)) return {kLowest, 0, -1};
+  if (!(max > kLowest)) {
+    // All are masked, or not a number: that must not vanish from the sum over all slices.
+    SliceStats none = {kLowest, 0, -1};
+    for (int i = 0; i < n; ++i)
+      if (logits[i] != logits[i]) none.sum = logits[i];
+    return none;
+  }
   SliceStats stats = {max * scale, 0, -1};
   const F16 top = Set1(stats.max), factor = Set1(scale);
   F16 sum = Set1(0);

@@ -310,6 +310,18 @@ TEST_P(HeadTest, AllIdsMaskedOrNotANumber) {
   const SampleResult result = ChosenLogits(*backend, one_nan, 1).Draw(DefaultSampling(), 1);
   EXPECT_NE(result.token, 4200);
   EXPECT_TRUE(std::isnan(result.logprob)) << "a broken row must show in its log-probability";
+  // As many as have no other id beside them in their slice of the vocabulary.
+  std::vector<float> last_slice(4097, 0.0f);
+  last_slice[4096] = kPoison;
+  ChosenLogits rest(*backend, last_slice, 1);
+  for (float top_p : {1.0f, 0.9f}) {
+    SlotSampling s = DefaultSampling();
+    s.top_p = top_p;
+    const SampleResult r = rest.Draw(s, 1);
+    EXPECT_NE(r.token, 4096);
+    EXPECT_TRUE(std::isnan(r.logprob));
+    EXPECT_TRUE(std::isnan(r.logprob_raw));
+  }
 }
 
 TEST_P(HeadTest, DrawsFollowTheDistribution) {
