@@ -254,7 +254,7 @@ void RolloutWorker::AbortStarted(const Abort& abort) {
 void RolloutWorker::FeedEngine() {
   if (backlog_.empty()) return;
   // A full queue is no fault of a request: it waits here until the engine has admitted others.
-  // Only this thread submits, so the room can only grow meanwhile.
+  // Only this thread submits, and what an update sends back into the queue takes no room from it.
   int room = engine_.config().max_queued - engine_.stats().waiting;
   for (; room > 0 && !backlog_.empty(); backlog_.pop_front()) {
     Waiting& next = backlog_.front();
@@ -300,6 +300,8 @@ void RolloutWorker::StartGroup(GroupWork work) {
       } catch (const Aborted& aborted) {
         refusal = aborted.message;
         outcome = Outcome::kAborted;
+      } catch (const Error& error) {
+        refusal = error.what();
       }
     } else {
       refusal = "the prompt is text and there is no tokenizer";
@@ -313,7 +315,8 @@ void RolloutWorker::StartGroup(GroupWork work) {
   for (int32_t sample : group->samples) {
     InFlight in_flight{.group = group, .sample_index = sample, .sampling = group->sampling};
     // So small a temperature is greedy; the record says so.
-    if (in_flight.sampling.temperature < 1e-6f) in_flight.sampling.temperature = 0.0f;
+    float& temperature = in_flight.sampling.temperature;
+    if (temperature >= 0.0f && temperature < 1e-6f) temperature = 0.0f;
     in_flight.sampling.seed =
         CompletionSeed(group->sampling.seed, prompt_hash, static_cast<uint64_t>(sample));
     Request request;
@@ -392,11 +395,8 @@ Trajectory RolloutWorker::ToTrajectory(Finished item) const {
   t.live_version_at_return = item.version;
   if (tokenizer_ != nullptr) {
     t.text = tokenizer_->Decode(t.completion, /*skip_special_tokens=*/true);
-    // The stop string ends the text of the last token; it is no part of the answer.
-    if (item.request.stop != nullptr && !item.request.stop->found().empty()) {
-      const size_t at = t.text.rfind(item.request.stop->found());
-      if (at != std::string::npos) t.text.resize(at);
-    }
+    // A stop string is no part of the answer.
+    if (item.request.stop != nullptr) item.request.stop->Cut(t.completion, t.text);
   }
   if (!DrawsFromAnotherDistribution(t.sampling)) t.logprob_filtered.clear();
   if (c.state == CompletionState::kFailed) {

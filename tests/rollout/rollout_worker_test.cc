@@ -238,9 +238,56 @@ TEST(RolloutWorkerTest, AnAbortIsHeardWhileATextIsTurnedIntoIds) {
 TEST(RolloutWorkerTest, EndsWhileATextIsTurnedIntoIds) {
   ToyEngine toy(ToyEngineConfig());
   EndlessTokenizer tokenizer;
+  {
+    RolloutWorker worker(*toy.engine, &tokenizer, nullptr, {});
+    worker.SubmitGroup(TextWork(1, 2));
+    tokenizer.AwaitEncode();
+    EXPECT_TRUE(worker.TakeResults().empty());
+  }
+  EXPECT_EQ(toy.engine->stats().waiting, 0) << "its prompt never came about";
+}
+
+// As one without an unknown token does.
+class ReluctantTokenizer final : public ByteTokenizer {
+ public:
+  std::vector<int32_t> Encode(std::string_view text, bool special,
+                              const std::function<void()>& poll) const override {
+    if (text.find('e') != std::string_view::npos) throw Error("there is no token for \"e\"");
+    return ByteTokenizer::Encode(text, special, poll);
+  }
+};
+
+TEST(RolloutWorkerTest, ATextThatHasNoIdsIsRefused) {
+  ToyEngine toy(ToyEngineConfig());
+  const ReluctantTokenizer tokenizer;
   RolloutWorker worker(*toy.engine, &tokenizer, nullptr, {});
   worker.SubmitGroup(TextWork(1, 2));
-  tokenizer.AwaitEncode();
+  for (const WorkerResult& result : Await(worker, 2)) {
+    const Trajectory& t = std::get<Trajectory>(result);
+    EXPECT_EQ(t.outcome, Outcome::kRefused);
+    EXPECT_EQ(t.message, "there is no token for \"e\"");
+  }
+  worker.SubmitGroup(Work(2, 1));
+  EXPECT_EQ(std::get<Trajectory>(Await(worker, 1).at(0)).outcome, Outcome::kCompleted);
+}
+
+TEST(RolloutWorkerTest, OnlyATinyTemperatureBecomesGreedy) {
+  ToyEngine toy(ToyEngineConfig());
+  RolloutWorker worker(*toy.engine, nullptr, nullptr, {});
+  const auto run = [&](float temperature) {
+    GroupWork work = Work(1, 1);
+    work.sampling.temperature = temperature;
+    worker.SubmitGroup(work);
+    return std::get<Trajectory>(Await(worker, 1).at(0));
+  };
+  const Trajectory greedy = run(1e-7f);
+  EXPECT_EQ(greedy.outcome, Outcome::kCompleted);
+  EXPECT_EQ(greedy.sampling.temperature, 0.0f);
+  for (const float wrong : {-0.7f, -INFINITY, NAN}) {
+    const Trajectory refused = run(wrong);
+    EXPECT_EQ(refused.outcome, Outcome::kRefused) << wrong;
+    EXPECT_TRUE(testing::Contains(refused.message, "temperature")) << refused.message;
+  }
 }
 
 // A full engine queue throttles: what does not fit waits its turn, and only a request that can
@@ -391,8 +438,14 @@ TEST(RolloutWorkerTest, EndsInTheMiddleOfWork) {
   ToyEngine toy(ToyEngineConfig());
   auto gate = std::make_shared<GatedScorer::Gate>();
   gate->Open();
-  RolloutWorker worker(*toy.engine, nullptr, std::make_unique<GatedScorer>(gate), {});
-  for (uint64_t id = 1; id <= 20; ++id) worker.SubmitGroup(Work(id, 4, 100));
+  {
+    RolloutWorker worker(*toy.engine, nullptr, std::make_unique<GatedScorer>(gate), {});
+    for (uint64_t id = 1; id <= 20; ++id) worker.SubmitGroup(Work(id, 4, 100));
+    Await(worker, 3);
+  }
+  const EngineStats stats = toy.engine->stats();
+  EXPECT_GT(stats.running + stats.waiting, 0) << "it has ended before all was done";
+  EXPECT_LT(gate->scored, 80);
 }
 
 }  // namespace
