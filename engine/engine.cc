@@ -113,7 +113,9 @@ bool Engine::Step(std::vector<Completion>& finished) {
   std::move(finished_outside_.begin(), finished_outside_.end(), std::back_inserter(finished));
   finished_outside_.clear();
   bool launched = false;
-  if (!Paused()) {
+  if (Paused()) {
+    scheduler_->FinishAborted(finished);
+  } else {
     const PolicyVersion live = version();
     ScheduledBatch batch;
     Scheduler::Verdict verdict = scheduler_->Plan(live, !in_flight_.empty(), batch, finished);
@@ -149,8 +151,8 @@ void Engine::CompleteOldest(std::vector<Completion>& finished) {
 void Engine::WaitForWork(steady_clock::time_point deadline) {
   WaitingLock lock(mutex_, waiters_);
   while (!woken_) {
-    const bool ready =
-        !in_flight_.empty() || !finished_outside_.empty() || (!Paused() && scheduler_->CanRun());
+    const bool ready = !in_flight_.empty() || !finished_outside_.empty() ||
+                       scheduler_->HasAborts() || (!Paused() && scheduler_->CanRun());
     const auto now = steady_clock::now();
     if (ready || now >= deadline) break;
     // A pause is a lease: its end is work too.
@@ -215,7 +217,7 @@ WeightStore& Engine::weights(const SchedulerLock& lock) {
 void Engine::Drain(InFlightPolicy policy, steady_clock::time_point deadline) {
   WaitingLock lock(mutex_, waiters_);
   scheduler_->HoldAdmission(true);
-  while (scheduler_->NumDraining(policy) > 0) {
+  while (!Paused() && scheduler_->NumDraining(policy) > 0) {
     if (steady_clock::now() >= deadline) {
       scheduler_->AbortDraining(policy, "not finished within the drain limit of a weight update");
       break;

@@ -129,8 +129,9 @@ class Engine {
   /// parameters, queue full), and nothing has been taken.
   [[nodiscard]] std::string Submit(Request request) RC_EXCLUDES(mutex_);
 
-  /// Runs one step and appends what has finished to `finished`. False when there was nothing to do:
-  /// no live requests, paused, or torn. Throws what the backend throws.
+  /// Runs one step and appends what has finished to `finished`; paused or torn, it runs none and
+  /// ends only what is to be aborted. False when there was nothing to do. Throws what the backend
+  /// throws.
   bool Step(std::vector<Completion>& finished) RC_EXCLUDES(mutex_);
 
   /// Blocks until Step would have something to do, Wake is called, or `deadline`.
@@ -157,7 +158,7 @@ class Engine {
   /// Holds back admission and blocks until the sequences that have begun and whose policy (own, or
   /// else `policy`) is kDrain have finished; those left at `deadline` are aborted at the next Step.
   /// Admission resumes with the next Commit or ResumeAdmission. Needs the engine thread to be
-  /// stepping.
+  /// stepping; while it is paused or torn nothing can finish, so nothing is waited for or aborted.
   void Drain(InFlightPolicy policy, std::chrono::steady_clock::time_point deadline)
       RC_EXCLUDES(mutex_);
   void ResumeAdmission() RC_EXCLUDES(mutex_);

@@ -188,8 +188,13 @@ void ModelRunner::InitSlot(const SlotInit& init) {
   sampling.presence_penalty = p.presence_penalty;
   sampling.top_k = std::max(p.top_k, 0);
   sampling.prompt_length = s.prompt_length();
-  sampling.min_length = s.prompt_length() + p.min_tokens;
-  sampling.max_length = std::min(s.prompt_length() + p.max_tokens, limits_.max_context);
+  // The limits of a request go up to 2^31 - 1 each.
+  const auto length_with = [&](int tokens) {
+    return static_cast<int32_t>(
+        std::min<int64_t>(int64_t{s.prompt_length()} + tokens, limits_.max_context));
+  };
+  sampling.min_length = length_with(p.min_tokens);
+  sampling.max_length = length_with(p.max_tokens);
   const std::vector<int32_t> stop_ids = StopIds(p, store_.config().eos_ids);
   RC_CHECK_LE(static_cast<int>(stop_ids.size()), kMaxStopIds);
   sampling.num_stop_ids = static_cast<int32_t>(stop_ids.size());

@@ -38,8 +38,7 @@ std::string Scheduler::Submit(Request request) {
   if (num_stop_ids > kMaxStopIds)
     return StrCat("stop_ids and the model's end-of-sequence ids are ", num_stop_ids, "; at most ",
                   kMaxStopIds, " are possible");
-  if (waiting_.size() >= static_cast<size_t>(limits_.max_queued))
-    return StrCat("the queue is full (", limits_.max_queued, " waiting)");
+  if (QueueIsFull()) return StrCat("the queue is full (", limits_.max_queued, " waiting)");
   if (by_id_.contains(request.id)) return StrCat("request id ", request.id, " is in use");
 
   auto sequence = std::make_shared<Sequence>();
@@ -49,6 +48,13 @@ std::string Scheduler::Submit(Request request) {
   by_id_[sequence->request.id] = sequence;
   waiting_.push_back(std::move(sequence));
   return "";
+}
+
+bool Scheduler::QueueIsFull() const {
+  const size_t limit = limits_.max_queued;
+  if (waiting_.size() < limit) return false;
+  const auto is_new = [](const SequencePtr& s) { return s->completion.preemptions == 0; };
+  return static_cast<size_t>(std::count_if(waiting_.begin(), waiting_.end(), is_new)) >= limit;
 }
 
 void Scheduler::RequestAbort(uint64_t id, std::string message) {
@@ -68,8 +74,13 @@ void Scheduler::RequestAbortAll(const std::string& message) {
 bool Scheduler::CanRun() const {
   if (!running_.empty()) return true;
   for (const SequencePtr& s : waiting_)
-    if (!hold_admission_ || s->launched_output > 0 || s->abort_requested) return true;
+    if (!hold_admission_ || s->launched_output > 0) return true;
   return false;
+}
+
+bool Scheduler::HasAborts() const {
+  return std::any_of(by_id_.begin(), by_id_.end(),
+                     [](const auto& entry) { return entry.second->abort_requested; });
 }
 
 bool Scheduler::CanAllocate(int pages) const {
@@ -84,14 +95,14 @@ PageRef Scheduler::AllocatePage() {
 
 Scheduler::Verdict Scheduler::Plan(PolicyVersion version, bool in_flight, ScheduledBatch& batch,
                                    std::vector<Completion>& finished) {
-  PlanAborts(finished);
+  FinishAborted(finished);
   if (PlanLogits(version, batch)) return Verdict::kRun;
   if (PlanDecodes(version, in_flight, batch) == Verdict::kNeedsSync) return Verdict::kNeedsSync;
   PlanPrefills(version, batch);
   return batch.empty() ? Verdict::kNothing : Verdict::kRun;
 }
 
-void Scheduler::PlanAborts(std::vector<Completion>& finished) {
+void Scheduler::FinishAborted(std::vector<Completion>& finished) {
   std::vector<SequencePtr> aborted;
   for (auto& [id, sequence] : by_id_)
     if (sequence->abort_requested) aborted.push_back(sequence);
@@ -181,14 +192,19 @@ void Scheduler::PlanPrefills(PolicyVersion version, ScheduledBatch& batch) {
     const uint64_t group = sequence->request.group_id;
     const bool waits_for_leader =
         group != 0 && sequence->output_length() == 0 && group_leaders_.contains(group);
-    if ((hold_admission_ && sequence->launched_output == 0) || waits_for_leader ||
-        sequence->request.want_logits) {
+    if ((hold_admission_ && sequence->launched_output == 0) || waits_for_leader) {
       ++i;
       continue;
     }
     // In order of arrival: who does not fit holds up those behind, or a long prompt would wait for
-    // ever.
-    if (free_slots_.empty() || !Admit(sequence, version, batch)) return;
+    // ever. PlanLogits admits who wants logits.
+    if (sequence->request.want_logits &&
+        CanAllocate(PagesFor(sequence->known(), limits_.page_size))) {
+      ++i;
+      continue;
+    }
+    if (sequence->request.want_logits || free_slots_.empty() || !Admit(sequence, version, batch))
+      return;
     std::erase(waiting_, sequence);
     PlanChunk(sequence, version, batch);
     // Attaching siblings may have taken others out of the queue: start over at its head.
@@ -266,6 +282,8 @@ void Scheduler::PlanChunk(const SequencePtr& sequence, PolicyVersion version,
 }
 
 void Scheduler::AttachSiblings(const SequencePtr& leader, int row, ScheduledBatch& batch) {
+  // Those of a drain that has begun meanwhile are prefilled under the new version.
+  if (hold_admission_) return;
   std::vector<SequencePtr> siblings;
   for (const SequencePtr& s : waiting_)
     if (s->request.group_id == leader->request.group_id && s->output_length() == 0 &&
@@ -395,15 +413,15 @@ void Scheduler::Complete(const ScheduledBatch& batch, PolicyVersion version,
       c.hidden.insert(c.hidden.end(), row, row + limits_.hidden_size);
     }
     if (sequence->request.progress) sequence->request.progress(c.output);
-    if (result.stopped != 0) {
-      Finish(
-          sequence,
-          IsStopId(*sequence, result.token) ? CompletionState::kStopId : CompletionState::kLength,
-          finished);
+    if (result.stopped != 0 && IsStopId(*sequence, result.token)) {
+      Finish(sequence, CompletionState::kStopId, finished);
     } else if (sequence->request.stop &&
                sequence->output_length() >= sequence->request.sampling.min_tokens &&
                sequence->request.stop(c.output)) {
+      // Also where it is the last token that max_tokens or the context allow.
       Finish(sequence, CompletionState::kStopCallback, finished);
+    } else if (result.stopped != 0) {
+      Finish(sequence, CompletionState::kLength, finished);
     }
   }
   for (const ScheduledSegment& segment : batch.segments) {
@@ -461,19 +479,25 @@ void Scheduler::RetractAll() {
   while (!running_.empty()) Preempt(SequencePtr(running_.back()), false);
 }
 
+namespace {
+
+/// A scored list drains nothing: it starts anew whatever the policy.
+bool Drains(const Sequence& s, InFlightPolicy policy) {
+  return s.begun() && !s.request.score_only &&
+         s.request.in_flight.value_or(policy) == InFlightPolicy::kDrain;
+}
+
+}  // namespace
+
 int Scheduler::NumDraining(InFlightPolicy policy) const {
   int count = 0;
-  for (const auto& [id, s] : by_id_)
-    count += s->begun() && !s->request.score_only &&
-             s->request.in_flight.value_or(policy) == InFlightPolicy::kDrain;
+  for (const auto& [id, s] : by_id_) count += Drains(*s, policy);
   return count;
 }
 
 void Scheduler::AbortDraining(InFlightPolicy policy, const std::string& message) {
   for (const auto& [id, s] : by_id_) {
-    if (!s->begun() || s->abort_requested ||
-        s->request.in_flight.value_or(policy) != InFlightPolicy::kDrain)
-      continue;
+    if (!Drains(*s, policy) || s->abort_requested) continue;
     s->abort_requested = s->cut_off = true;
     s->completion.message = message;
   }

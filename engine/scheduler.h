@@ -60,15 +60,20 @@ class Scheduler {
   void AbortDraining(InFlightPolicy policy, const std::string& message);
   void FlushPrefixCache() { cache_.Clear(); }
 
-  bool HasWork() const { return !by_id_.empty(); }
-  /// True when Plan could find something to do.
+  /// True when Plan could find something to run.
   bool CanRun() const;
+  /// True when FinishAborted would find something.
+  bool HasAborts() const;
+  /// Ends what is to be aborted; Plan does it, too. What a step in flight draws for them is
+  /// dropped.
+  void FinishAborted(std::vector<Completion>& finished);
   void FillStats(EngineStats& stats) const;
 
  private:
+  /// With max_queued that have not been admitted yet; those that were preempted are beside them.
+  bool QueueIsFull() const;
   PageRef AllocatePage();
   bool CanAllocate(int pages) const;
-  void PlanAborts(std::vector<Completion>& finished);
   Verdict PlanDecodes(PolicyVersion version, bool in_flight, ScheduledBatch& batch);
   void PlanPrefills(PolicyVersion version, ScheduledBatch& batch);
   void PlanChunk(const SequencePtr& sequence, PolicyVersion version, ScheduledBatch& batch);

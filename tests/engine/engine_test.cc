@@ -7,11 +7,13 @@
 #include <cstring>
 #include <thread>
 
+#include "tests/testing/expect_error.h"
 #include "tests/testing/toy_model.h"
 
 namespace rollcast {
 namespace {
 
+using testing::ExpectError;
 using testing::RunAll;
 using testing::ToyEngine;
 using testing::ToyEngineConfig;
@@ -229,14 +231,14 @@ TEST(Engine, RefusesWhenTheQueueIsFull) {
 TEST(Engine, ConfigurationErrorsNameTheKey) {
   EngineConfig config = ToyEngineConfig();
   config.max_batched_tokens = 8;
-  EXPECT_THROW(ToyEngine toy(config), Error);
+  ExpectError([&] { ToyEngine toy(config); }, {"engine.max_batched_tokens is 8"});
   config = ToyEngineConfig();
   config.max_context = 300;
-  EXPECT_THROW(ToyEngine toy(config), Error);
+  ExpectError([&] { ToyEngine toy(config); }, {"engine.max_context is 300", "256"});
   config = ToyEngineConfig();
   config.num_pages = 0;
   config.kv_memory_mb = 0;
-  EXPECT_THROW(ToyEngine toy(config), Error);
+  ExpectError([&] { ToyEngine toy(config); }, {"engine.kv_memory_mb is 0"});
 }
 
 TEST(Engine, StopsAtMaxTokensAndAtTheContext) {
@@ -246,6 +248,18 @@ TEST(Engine, StopsAtMaxTokensAndAtTheContext) {
   EXPECT_EQ(done[0].output.size(), 9u);
   EXPECT_EQ(done[1].state, CompletionState::kLength);
   EXPECT_EQ(done[1].output.size(), 6u);
+}
+
+TEST(Engine, TheHighestLimitsMeanNoLimit) {
+  ToyEngine toy(ToyEngineConfig());
+  Request most = ToyRequest(1, 250, INT32_MAX);
+  Request least = ToyRequest(2, 250, INT32_MAX);
+  least.sampling.min_tokens = INT32_MAX;
+  for (int32_t id = 0; id < 16; ++id) least.sampling.stop_ids.push_back(id);
+  for (const Completion& c : RunAll(*toy.engine, {most, least})) {
+    EXPECT_EQ(c.state, CompletionState::kLength) << c.id;
+    EXPECT_EQ(c.output.size(), 6u) << c.id;
+  }
 }
 
 TEST(Engine, StopIdsEndACompletionButNotBeforeMinTokens) {
@@ -261,7 +275,17 @@ TEST(Engine, StopIdsEndACompletionButNotBeforeMinTokens) {
             std::vector<int32_t>(free.output.begin(), free.output.begin() + first + 1));
   r.sampling.min_tokens = 8;
   const Completion later = RunAll(*toy.engine, {r})[0];
+  ASSERT_GE(later.output.size(), 8u);
   for (int i = 0; i < 8; ++i) EXPECT_NE(later.output[i], free.output[3]) << i;
+  // From then on any id ends it that is named.
+  r.sampling.max_tokens = 200;
+  for (int32_t id = 0; id < 15; ++id) r.sampling.stop_ids.push_back(id);
+  const Completion many = RunAll(*toy.engine, {r})[0];
+  EXPECT_EQ(many.state, CompletionState::kStopId);
+  EXPECT_GT(many.output.size(), 8u);
+  const auto ends = [&](int32_t id) { return id < 15 || id == free.output[3]; };
+  for (size_t i = 0; i < many.output.size(); ++i)
+    EXPECT_EQ(ends(many.output[i]), i + 1 == many.output.size()) << i;
 }
 
 TEST(Engine, TheStopCallbackEndsACompletion) {
@@ -278,6 +302,16 @@ TEST(Engine, TheStopCallbackEndsACompletion) {
     EXPECT_EQ(c.output.size(), 7u);
     EXPECT_EQ(seen, (std::vector<size_t>{1, 2, 3, 4, 5, 6, 7}));
   }
+}
+
+TEST(Engine, TheStopCallbackIsAskedAboutTheLastTokenToo) {
+  ToyEngine toy(ToyEngineConfig());
+  Request limited = ToyRequest(1, 5, 7);
+  limited.stop = [](std::span<const int32_t> output) { return output.size() == 7; };
+  Request full = ToyRequest(2, 250, 30);
+  full.stop = [](std::span<const int32_t> output) { return output.size() == 6; };
+  for (const Completion& c : RunAll(*toy.engine, {limited, full}))
+    EXPECT_EQ(c.state, CompletionState::kStopCallback) << c.id;
 }
 
 TEST(Engine, ARecycledSlotNeverReplaysItsLastOccupant) {
@@ -313,6 +347,40 @@ TEST(Engine, AbortReturnsWhatThereIs) {
   EXPECT_EQ(toy.engine->stats().running, 0);
   toy.engine->FlushPrefixCache();
   EXPECT_EQ(toy.engine->stats().pages_used, 0);
+}
+
+TEST(Engine, AnAbortIsHeardWhilePausedAndTorn) {
+  ToyEngine toy(ToyEngineConfig());
+  for (uint64_t id : {1, 2, 3}) ASSERT_EQ(toy.engine->Submit(ToyRequest(id, 5, 50)), "");
+  std::vector<Completion> finished;
+  for (int i = 0; i < 4; ++i) toy.engine->Step(finished);
+  const auto late = std::chrono::steady_clock::now() + std::chrono::hours(1);
+  const auto expect_abort = [&](uint64_t id) {
+    toy.engine->Abort(id, "not wanted");
+    toy.engine->WaitForWork(late);
+    finished.clear();
+    EXPECT_TRUE(toy.engine->Step(finished));
+    ASSERT_EQ(finished.size(), 1u);
+    EXPECT_EQ(finished[0].id, id);
+    EXPECT_EQ(finished[0].state, CompletionState::kAborted);
+    EXPECT_EQ(finished[0].message, "not wanted");
+    EXPECT_EQ(finished[0].output.size(), 4u);
+    EXPECT_FALSE(toy.engine->Step(finished));
+  };
+  toy.engine->Pause(late);
+  expect_abort(2);
+  toy.engine->Resume();
+  {
+    const SchedulerLock lock = toy.engine->Lock();
+    toy.engine->MarkTorn(lock);
+  }
+  expect_abort(1);
+  UpdateWeights(toy, 1, 2, InFlightPolicy::kKeep);
+  finished.clear();
+  while (toy.engine->Step(finished)) {
+  }
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].output.size(), 50u);
 }
 
 TEST(Engine, SpansSayWhichPolicySampledEachToken) {
@@ -416,6 +484,128 @@ TEST(Engine, WhatADrainLimitCutsOffIsAborted) {
   ASSERT_EQ(finished.size(), 1u);
   EXPECT_EQ(finished[0].state, CompletionState::kAborted);
   EXPECT_EQ(finished[0].message, "not finished within the drain limit of a weight update");
+}
+
+// Nothing can finish there, and the update that is to mend it must not lose what is in flight.
+TEST(Engine, ADrainOfATornEngineNeitherWaitsNorAborts) {
+  ToyEngine toy(ToyEngineConfig());
+  ASSERT_EQ(toy.engine->Submit(ToyRequest(1, 5, 20)), "");
+  std::vector<Completion> finished;
+  for (int i = 0; i < 3; ++i) toy.engine->Step(finished);
+  {
+    const SchedulerLock lock = toy.engine->Lock();
+    toy.engine->MarkTorn(lock);
+  }
+  toy.engine->Drain(InFlightPolicy::kDrain,
+                    std::chrono::steady_clock::now() + std::chrono::hours(1));
+  const CommitResult result = UpdateWeights(toy, 1, 2, InFlightPolicy::kDrain);
+  EXPECT_EQ(result.kept, 1);
+  EXPECT_EQ(result.aborted, 0);
+  while (toy.engine->Step(finished)) {
+  }
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].spans, (std::vector<PolicySpan>{{0, 3, 0}, {3, 20, 1}}));
+}
+
+TEST(Engine, ADrainLimitLeavesScoredListsAlone) {
+  EngineConfig config = ToyEngineConfig();
+  config.max_running = 2;
+  config.max_batched_tokens = 4;
+  ToyEngine toy(config);
+  Request score = ToyRequest(2, 100, 1);
+  score.score_only = true;
+  ASSERT_EQ(toy.engine->Submit(ToyRequest(1, 5, 200)), "");
+  ASSERT_EQ(toy.engine->Submit(score), "");
+  std::vector<Completion> finished;
+  for (int i = 0; i < 6; ++i) toy.engine->Step(finished);
+  ASSERT_EQ(toy.engine->stats().running, 2);
+  toy.engine->Drain(InFlightPolicy::kDrain, std::chrono::steady_clock::now());
+  const CommitResult result = UpdateWeights(toy, 1, 2, InFlightPolicy::kDrain);
+  EXPECT_EQ(result.aborted, 1);
+  EXPECT_EQ(result.recomputed, 1);
+  while (toy.engine->Step(finished)) {
+  }
+  ASSERT_EQ(finished.size(), 2u);
+  EXPECT_EQ(finished[1].state, CompletionState::kScored);
+  EXPECT_EQ(finished[1].spans, (std::vector<PolicySpan>{{0, 99, 1}}));
+}
+
+TEST(Engine, ADrainAdmitsNobodyOfAGroupWhosePromptIsBeingPrefilled) {
+  EngineConfig config = ToyEngineConfig();
+  config.max_running = 4;
+  config.max_batched_tokens = 8;
+  ToyEngine toy(config);
+  for (uint64_t id : {1, 2, 3}) {
+    Request r = ToyRequest(1, 30, 5);
+    r.id = id;
+    r.group_id = 9;
+    ASSERT_EQ(toy.engine->Submit(r), "");
+  }
+  std::vector<Completion> finished;
+  toy.engine->Step(finished);
+  std::thread draining([&] {
+    toy.engine->Drain(InFlightPolicy::kDrain,
+                      std::chrono::steady_clock::now() + std::chrono::seconds(60));
+  });
+  while (!toy.engine->stats().holding) std::this_thread::yield();
+  while (toy.engine->Step(finished)) {
+  }
+  draining.join();
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].spans, (std::vector<PolicySpan>{{0, 5, 0}}));
+  UpdateWeights(toy, 1, 2, InFlightPolicy::kDrain);
+  while (toy.engine->Step(finished)) {
+  }
+  ASSERT_EQ(finished.size(), 3u);
+  for (size_t i : {1, 2}) EXPECT_EQ(finished[i].spans, (std::vector<PolicySpan>{{0, 5, 1}}));
+}
+
+// What an update sends back into the queue is not what max_queued limits.
+TEST(Engine, TheQueueHasRoomForTheRunningThatAnUpdateRecomputes) {
+  EngineConfig config = ToyEngineConfig();
+  config.max_queued = 2;
+  ToyEngine toy(config);
+  std::vector<Completion> finished;
+  for (uint64_t id : {1, 2, 3}) {
+    ASSERT_EQ(toy.engine->Submit(ToyRequest(id, 5, 20)), "");
+    toy.engine->Step(finished);
+  }
+  UpdateWeights(toy, 1, 2, InFlightPolicy::kRecompute);
+  ASSERT_EQ(toy.engine->stats().waiting, 3);
+  EXPECT_EQ(toy.engine->Submit(ToyRequest(4, 5, 20)), "");
+  EXPECT_EQ(toy.engine->Submit(ToyRequest(5, 5, 20)), "");
+  EXPECT_EQ(toy.engine->Submit(ToyRequest(6, 5, 20)), "the queue is full (2 waiting)");
+  while (toy.engine->Step(finished)) {
+  }
+  EXPECT_EQ(finished.size(), 5u);
+}
+
+// A list that needs nearly all pages at once, while shorter requests never cease to arrive.
+TEST(Engine, AListWhoseLogitsAreWantedIsNotStarved) {
+  EngineConfig config = ToyEngineConfig();
+  config.num_pages = 256 / config.page_size;
+  config.prefix_cache = false;
+  ToyEngine toy(config);
+  std::vector<Completion> finished;
+  uint64_t next = 1;
+  const auto keep_busy = [&] {
+    while (toy.engine->stats().waiting < 4)
+      ASSERT_EQ(toy.engine->Submit(ToyRequest(++next, 60, 30)), "");
+  };
+  keep_busy();
+  for (int i = 0; i < 10; ++i) toy.engine->Step(finished);
+  Request score = ToyRequest(1, 200, 1);
+  score.score_only = score.want_logits = true;
+  ASSERT_EQ(toy.engine->Submit(score), "");
+  const auto scored = [&] {
+    return std::any_of(finished.begin(), finished.end(),
+                       [](const Completion& c) { return c.state == CompletionState::kScored; });
+  };
+  for (int i = 0; i < 2000 && !scored(); ++i) {
+    keep_busy();
+    toy.engine->Step(finished);
+  }
+  EXPECT_TRUE(scored());
 }
 
 // Steps go on between a drain and its commit.
