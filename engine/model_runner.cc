@@ -79,7 +79,7 @@ ModelRunner::ModelRunner(WeightStore& store, const RunnerLimits& limits)
   hidden_mailbox_ = owned_.back().as<float>();
 
   backend_.Reserve({.max_rows = limits.max_batched_tokens,
-                    .max_segments = limits.max_batched_tokens,
+                    .max_segments = limits.max_running,
                     .max_samples = max_samples_,
                     .hidden_size = model.hidden_size,
                     .intermediate_size = model.intermediate_size,
@@ -243,6 +243,7 @@ void ModelRunner::RunStep(const RaggedBatch& batch, float* logits) {
 void ModelRunner::Launch(const ScheduledBatch& batch) {
   RC_CHECK_LT(launched_.size(), 2u);
   RC_CHECK_LE(batch.num_rows, limits_.max_batched_tokens);
+  RC_CHECK_LE(static_cast<int>(batch.segments.size()), limits_.max_running);
   RC_CHECK_LE(static_cast<int>(batch.samples.size()), max_samples_);
   const ModelConfig& model = store_.config();
   Launched launched;

@@ -109,8 +109,9 @@ Explanation ExplainCuda(const BackendOptions& options, const StepSizes& sizes,
                          (plan.shared_bytes + 1023) / 1024, " KiB)");
       },
       [&](KernelUse& use) {
-        const cuda::AttentionAxes axes{sizes.batch,    sizes.num_heads,   sizes.num_kv_heads,
-                                       sizes.head_dim, sizes.max_context, arch.multiprocessors};
+        const cuda::AttentionAxes axes{sizes.batch,      sizes.num_heads,   sizes.num_kv_heads,
+                                       sizes.head_dim,   sizes.max_context, arch.multiprocessors,
+                                       arch.shared_bytes};
         const int chosen = attention.Choose(axes);
         use.kernel = cuda::AttentionFamily().name(chosen);
         use.passed_over = attention.PassedOverFor(chosen, axes);

@@ -46,9 +46,9 @@ void ListKernels(FieldList& list, BackendOptions& c) {
 
 void ListEngine(FieldList& list, EngineConfig& c) {
   list.Table("engine", "memory and batching of one rank's engine");
-  list.Add("max_running", c.max_running, "sequences that decode together", Between(1, 65536));
+  list.Add("max_running", c.max_running, "sequences that decode together", Between(1, 1 << 15));
   list.Add("max_batched_tokens", c.max_batched_tokens,
-           "rows (tokens) of one step; a longer prefill is cut into chunks", Between(1, 1 << 20));
+           "rows (tokens) of one step; a longer prefill is cut into chunks", Between(1, 1 << 19));
   list.Add("page_size", c.page_size, "tokens of one KV page", Between(1, 1024));
   list.Add("num_pages", c.num_pages, "KV pages; 0 = as many as kv_memory_mb holds",
            Between(0, 1 << 30));

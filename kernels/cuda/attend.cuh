@@ -318,6 +318,9 @@ struct Attend {
     }
   }
 
+  // Tokens that a query does not see have the weight 0. So where V of one is not finite, as with
+  // weights that hold NaN, queries that share its slice are lost, too; the processor's kernels do
+  // not touch it.
   __device__ void Gather(int stage, const Scores& s, State<kDim>& state) {
     const int lane = threadIdx.x % 32;
     const uint32_t v = shared + stage * kStageBytes + kTileBytes;

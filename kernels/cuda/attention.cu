@@ -188,6 +188,7 @@ template <int kDim, bool kPadded>
 void Launch(const AttentionArgs& a, const Params& p, const AttentionWork& work,
             const AttentionScratch& scratch, int split_ctas, bool pdl, cudaStream_t stream) {
   constexpr int kStageBytes = Attend<kDim, 1, kPadded>::kStageBytes;
+  static_assert(kStageBytes == AttentionStageBytes(kDim));
   static const bool raised = [] {
     const auto raise = [](const void* kernel, int bytes) {
       RC_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
@@ -252,28 +253,29 @@ void LaunchAttention(const AttentionArgs& a, const AttentionWork& work,
   p.scale_log2 = a.scale * 1.44269504f;
   p.q = static_cast<const bf16*>(a.q);
   p.out = static_cast<bf16*>(a.out);
-  switch (p.head_dim) {
+  const auto launch = [&]<int kDim, bool kPadded>() {
+    Launch<kDim, kPadded>(a, p, work, scratch, split_ctas, pdl, stream);
+  };
+  const bool padded = p.head_dim != CompiledHeadDim(p.head_dim);
+  switch (CompiledHeadDim(p.head_dim)) {
     case 16:
-      return Launch<16, false>(a, p, work, scratch, split_ctas, pdl, stream);
+      return launch.operator()<16, false>();
     case 32:
-      return Launch<32, false>(a, p, work, scratch, split_ctas, pdl, stream);
+      return launch.operator()<32, false>();
     case 48:
-      return Launch<48, false>(a, p, work, scratch, split_ctas, pdl, stream);
+      return launch.operator()<48, false>();
     case 64:
-      return Launch<64, false>(a, p, work, scratch, split_ctas, pdl, stream);
+      return padded ? launch.operator()<64, true>() : launch.operator()<64, false>();
     case 80:
-      return Launch<80, false>(a, p, work, scratch, split_ctas, pdl, stream);
+      return launch.operator()<80, false>();
     case 96:
-      return Launch<96, false>(a, p, work, scratch, split_ctas, pdl, stream);
+      return launch.operator()<96, false>();
     case 128:
-      return Launch<128, false>(a, p, work, scratch, split_ctas, pdl, stream);
+      return padded ? launch.operator()<128, true>() : launch.operator()<128, false>();
     case 256:
-      return Launch<256, false>(a, p, work, scratch, split_ctas, pdl, stream);
+      return padded ? launch.operator()<256, true>() : launch.operator()<256, false>();
   }
-  RC_CHECK(p.head_dim >= 1 && p.head_dim <= 256, "head_dim ", p.head_dim);
-  if (p.head_dim < 64) return Launch<64, true>(a, p, work, scratch, split_ctas, pdl, stream);
-  if (p.head_dim < 128) return Launch<128, true>(a, p, work, scratch, split_ctas, pdl, stream);
-  return Launch<256, true>(a, p, work, scratch, split_ctas, pdl, stream);
+  RC_CHECK(false, "head_dim ", p.head_dim);
 }
 
 }  // namespace rollcast::cuda

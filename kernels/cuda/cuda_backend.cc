@@ -50,8 +50,9 @@ class CudaBackend : public Backend {
                          properties_.minor, "; sm_80 or newer is needed"));
     stream_ = MakeStream();
     ring_.emplace();
-    if (HasWgmma()) maps_.emplace();
-    pdl_ = properties_.major >= 9;
+    const DeviceCode code = CodeOfDevice();
+    if (code.wgmma) maps_.emplace();
+    pdl_ = code.waits;
   }
 
   std::string name() const override {
@@ -92,14 +93,17 @@ class CudaBackend : public Backend {
 
   void Reserve(const OpLimits& l) override {
     Use();
+    const AttentionAxes axes =
+        Axes(l.max_segments, l.num_heads, l.num_kv_heads, l.head_dim, l.max_context);
+    // Prompts have no other kernel. Not left to the first of them: Rope comes before.
+    if (const std::string why = AttentionFamily().WhyNot(kAttentionWhole, axes); !why.empty())
+      throw Error(StrCat("attention: no kernel fits prompts; whole: ", why));
     const size_t rows = std::max(l.max_rows, kSampleBlock), vocab = l.vocab_size;
     Grow(normed_, rows * l.hidden_size * sizeof(bf16));
     Grow(qkv_, static_cast<size_t>(l.max_rows) * (l.num_heads + 2 * l.num_kv_heads) * l.head_dim *
                    sizeof(float));
     ReserveWork(l.max_segments, l.max_context);
     if (attention_.MayTake(kAttentionSplit)) {
-      const AttentionAxes axes{l.max_segments, l.num_heads,   l.num_kv_heads,
-                               l.head_dim,     l.max_context, SmCount()};
       const size_t segments = std::min<size_t>(l.max_segments, SplitSegments(axes));
       ReservePartial(segments * SlicesOf(l.max_context), l.num_heads, l.head_dim);
     }
@@ -134,8 +138,8 @@ class CudaBackend : public Backend {
 
   void Attention(const AttentionArgs& a) override {
     Use();
-    const AttentionAxes axes{a.batch->num_segments, a.num_heads,          a.kv->num_kv_heads,
-                             a.kv->head_dim,        a.slots->max_context, SmCount()};
+    const AttentionAxes axes = Axes(a.batch->num_segments, a.num_heads, a.kv->num_kv_heads,
+                                    a.kv->head_dim, a.slots->max_context);
     const bool decode = a.batch->max_segment_rows == 1;
     const bool split = decode && attention_.Choose(axes) == kAttentionSplit;
     if (split && !reserved_)
@@ -234,6 +238,15 @@ class CudaBackend : public Backend {
   void Use() const { RC_CUDA(cudaSetDevice(device_)); }
 
   int SmCount() const { return properties_.multiProcessorCount; }
+  AttentionAxes Axes(int segments, int heads, int kv_heads, int head_dim, int context) const {
+    return {segments,
+            heads,
+            kv_heads,
+            head_dim,
+            context,
+            SmCount(),
+            static_cast<int>(properties_.sharedMemPerBlockOptin)};
+  }
   void ReserveWork(size_t segments, int context) {
     const size_t ctas = SplitCtas(SmCount());  // each reads an item, if only to find it has none
     Grow(items_, std::max(segments * SlicesOf(context), ctas) * sizeof(int4));

@@ -8,12 +8,23 @@ namespace {
 
 constexpr size_t kMaxPartialBytes = size_t{512} << 20;  // of attention slices kept apart
 constexpr int kMaxGroup = 16;  // query heads a KV head: the rows of one warp's tile
-constexpr int kMaxHeadDim = 256;
 
 const Condition<AttentionAxes> kHeadDim = {
-    [](const AttentionAxes& a) { return a.head_dim >= 1 && a.head_dim <= kMaxHeadDim; },
+    [](const AttentionAxes& a) { return CompiledHeadDim(a.head_dim) > 0; },
     [](const AttentionAxes& a) {
-      return StrCat("head_dim is ", a.head_dim, "; 1 to ", kMaxHeadDim, " are supported");
+      return StrCat("head_dim is ", a.head_dim, "; 1 to 256 are supported");
+    }};
+
+/// `kStages` slices at once in shared memory.
+template <int kStages>
+constexpr Condition<AttentionAxes> kSharedMemory = {
+    [](const AttentionAxes& a) {
+      return kStages * AttentionStageBytes(a.head_dim) <= a.shared_bytes;
+    },
+    [](const AttentionAxes& a) {
+      return StrCat("head_dim is ", a.head_dim, "; it takes ",
+                    kStages * AttentionStageBytes(a.head_dim),
+                    " bytes of shared memory, and the device has ", a.shared_bytes);
     }};
 
 }  // namespace
@@ -55,6 +66,7 @@ const OpFamily<AttentionAxes>& AttentionFamily() {
       "attention",
       {{"split_kv",
         {kHeadDim,
+         kSharedMemory<1>,
          {[](const A& a) { return a.num_heads / a.num_kv_heads <= kMaxGroup; },
           [](const A& a) {
             return StrCat(a.num_heads / a.num_kv_heads, " query heads share a KV head; up to ",
@@ -65,13 +77,13 @@ const OpFamily<AttentionAxes>& AttentionFamily() {
             return StrCat(a.segments, " sequences; with ", a.num_kv_heads, " KV heads and ",
                           a.max_context, " tokens of context it takes up to ", SplitSegments(a));
           }}}},
-       {"whole", {kHeadDim}}});
+       {"whole", {kHeadDim, kSharedMemory<2>}}});
   return family;
 }
 
 CudaArch ArchByName(const std::string& name) {
-  if (name == "sm_90a") return {name, true, 132, "H200"};
-  if (name == "sm_80") return {name, false, 108, "A100"};
+  if (name == "sm_90a") return {name, true, 132, 227 << 10, "H200"};
+  if (name == "sm_80") return {name, false, 108, 163 << 10, "A100"};
   throw Error(StrCat("--arch ", name, ": known are sm_90a and sm_80"));
 }
 

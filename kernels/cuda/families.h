@@ -31,6 +31,7 @@ struct AttentionAxes {
   int num_heads = 0, num_kv_heads = 0, head_dim = 0;
   int max_context = 0;      // tokens a sequence may have
   int multiprocessors = 0;  // of the device
+  int shared_bytes = 0;     // that a CTA of the device may have
 };
 
 /// Places in the tables.
@@ -39,6 +40,20 @@ enum AttentionKernel { kAttentionSplit, kAttentionWhole };
 
 const OpFamily<LinearAxes>& LinearFamily();
 const OpFamily<AttentionAxes>& AttentionFamily();
+
+/// Head dims that attention is compiled for; another is padded to the next that takes padding (64,
+/// 128, 256). 0 for what attention does not take.
+constexpr int CompiledHeadDim(int head_dim) {
+  for (int dim : {16, 32, 48, 64, 80, 96, 128, 256})
+    if (head_dim == dim) return dim;
+  for (int dim : {64, 128, 256})
+    if (head_dim > 0 && head_dim < dim) return dim;
+  return 0;
+}
+/// Shared memory of K and V of one slice, rows of 16 bytes more than the head has.
+constexpr int AttentionStageBytes(int head_dim) {
+  return 2 * kAttentionSlice * (2 * CompiledHeadDim(head_dim) + 16);
+}
 
 /// CTAs over which the slices of a decode step are spread.
 constexpr int SplitCtas(int multiprocessors) { return 6 * multiprocessors; }
@@ -55,7 +70,8 @@ struct CudaArch {
   std::string name;
   bool wgmma;
   int multiprocessors;
-  std::string device;  // whose number of multiprocessors it is
+  int shared_bytes;    // AttentionAxes
+  std::string device;  // whose numbers they are
 };
 
 /// "sm_90a" or "sm_80"; throws Error for others.

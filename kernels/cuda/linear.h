@@ -23,9 +23,14 @@ struct LinearParams {
   int K = 0;
 };
 
-/// Whether the code that the current device runs has wgmma: a Hopper that runs a build for sm_80 or
-/// sm_90 has not. Throws CudaError when the build has no code for the device.
-bool HasWgmma();
+/// What the code that the current device runs was compiled with, which is not what the device could
+/// do: a Hopper that runs a build for sm_80 has neither.
+struct DeviceCode {
+  bool wgmma = false;
+  bool waits = false;  // for earlier kernels, as programmatic dependent launch demands
+};
+/// Throws CudaError when the build has no code for the device.
+DeviceCode CodeOfDevice();
 
 /// Where the conditions of "wgmma" in LinearFamily() hold. `w_map` (GateUp for kGated, else Matrix,
 /// in boxes of WeightBox) and `x_map` are TensorMaps' for this tiling.

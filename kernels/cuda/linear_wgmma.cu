@@ -403,12 +403,15 @@ __global__ void __launch_bounds__(kWarpgroups * 128 + 32)
 #endif
 }
 
-__global__ void WriteWhetherWgmma(int* out) {
+__global__ void WriteDeviceCode(DeviceCode* out) {
+  DeviceCode code;
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  *out = 1;
-#else
-  *out = 0;
+  code.wgmma = true;
 #endif
+#if __CUDA_ARCH__ >= 900
+  code.waits = true;
+#endif
+  *out = code;
 }
 
 template <int kTokens, int kWarpgroups, Epilogue kEpilogue>
@@ -457,14 +460,14 @@ void Dispatch(const LinearParams& p, const LinearTiling& t, const CUtensorMap& w
 
 }  // namespace
 
-bool HasWgmma() {
+DeviceCode CodeOfDevice() {
   void* out = nullptr;
-  RC_CUDA(cudaMalloc(&out, sizeof(int)));
+  RC_CUDA(cudaMalloc(&out, sizeof(DeviceCode)));
   const Owned<void*, cudaFree> memory(out);
-  LaunchKernel({.grid = dim3(1), .block = dim3(1)}, WriteWhetherWgmma, static_cast<int*>(out));
-  int has = 0;
-  RC_CUDA(cudaMemcpy(&has, out, sizeof(int), cudaMemcpyDeviceToHost));
-  return has == 1;
+  LaunchKernel({.grid = dim3(1), .block = dim3(1)}, WriteDeviceCode, static_cast<DeviceCode*>(out));
+  DeviceCode code;
+  RC_CUDA(cudaMemcpy(&code, out, sizeof(code), cudaMemcpyDeviceToHost));
+  return code;
 }
 
 void LaunchLinearWgmma(const LinearParams& p, const LinearTiling& tiling, Epilogue epilogue,

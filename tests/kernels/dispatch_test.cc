@@ -110,18 +110,34 @@ TEST(CudaTables, ProductsFallBackToGenericAndSayWhy) {
 TEST(CudaTables, AttentionSpreadsFewSequences) {
   const KernelChoice<cuda::AttentionAxes> choice(cuda::AttentionFamily(), Profile::kInvariant,
                                                  "auto");
+  const int shared = 227 << 10;
   // 6 * 132 CTAs over 4 KV heads.
-  EXPECT_EQ(cuda::SplitSegments({1, 28, 4, 128, 2048, 132}), 198u);
-  EXPECT_EQ(choice.Choose({198, 28, 4, 128, 2048, 132}), cuda::kAttentionSplit);
-  EXPECT_EQ(choice.Choose({199, 28, 4, 128, 2048, 132}), cuda::kAttentionWhole);
+  EXPECT_EQ(cuda::SplitSegments({1, 28, 4, 128, 2048, 132, shared}), 198u);
+  EXPECT_EQ(choice.Choose({198, 28, 4, 128, 2048, 132, shared}), cuda::kAttentionSplit);
+  EXPECT_EQ(choice.Choose({199, 28, 4, 128, 2048, 132, shared}), cuda::kAttentionWhole);
   // 513 slices of 28 * 130 floats each are 7.5 MB: 71 in 512 MiB.
-  EXPECT_EQ(cuda::SplitSegments({1, 28, 4, 128, 32768, 132}), 71u);
-  EXPECT_EQ(choice.Choose({1, 34, 2, 128, 2048, 132}), cuda::kAttentionWhole);
+  EXPECT_EQ(cuda::SplitSegments({1, 28, 4, 128, 32768, 132, shared}), 71u);
+  EXPECT_EQ(choice.Choose({1, 34, 2, 128, 2048, 132, shared}), cuda::kAttentionWhole);
+  EXPECT_EQ(choice.Choose({1, 4, 4, 256, 2048, 132, shared}), cuda::kAttentionSplit);
   EXPECT_EQ(MessageOf([&] {
-              choice.Choose({1, 4, 4, 512, 2048, 132});
+              choice.Choose({1, 4, 4, 512, 2048, 132, shared});
             }),
             "attention: no kernel fits; split_kv: head_dim is 512; 1 to 256 are supported; whole: "
             "head_dim is 512; 1 to 256 are supported");
+}
+
+// Consumer cards and those of sm_86, sm_89 have 99 KiB a CTA.
+TEST(CudaTables, AttentionAsksForNoMoreSharedMemoryThanThereIs) {
+  const auto why_not = [](int head_dim) {
+    return cuda::AttentionFamily().WhyNot(cuda::kAttentionWhole,
+                                          {1, 4, 4, head_dim, 2048, 128, 99 << 10});
+  };
+  for (int head_dim : {1, 64, 100, 128}) EXPECT_EQ(why_not(head_dim), "") << head_dim;
+  EXPECT_EQ(why_not(160),
+            "head_dim is 160; it takes 135168 bytes of shared memory, and the device has 101376");
+  EXPECT_EQ(
+      cuda::AttentionFamily().WhyNot(cuda::kAttentionSplit, {1, 4, 4, 256, 2048, 128, 99 << 10}),
+      "");
 }
 
 TEST(CudaTables, KnowTwoArchitectures) {

@@ -94,9 +94,9 @@ TEST(Config, UnknownKeyNamesLineAndNearestKey) {
 
 TEST(Config, WrongTypesNameKeyExpectedAndActual) {
   EXPECT_EQ(Fault("[engine]\n\nmax_running = \"7\"\n"),
-            "job.toml:3: engine.max_running: expected an integer from 1 to 65536, got \"7\"");
+            "job.toml:3: engine.max_running: expected an integer from 1 to 32768, got \"7\"");
   EXPECT_EQ(Fault("[engine]\nmax_running = 7.0\n"),
-            "job.toml:2: engine.max_running: expected an integer from 1 to 65536, got 7.0");
+            "job.toml:2: engine.max_running: expected an integer from 1 to 32768, got 7.0");
   EXPECT_EQ(Fault("[engine]\nprefix_cache = 1\n"),
             "job.toml:2: engine.prefix_cache: expected true or false, got 1");
   EXPECT_EQ(Fault("[model]\npath = 3\n"), "job.toml:2: model.path: expected a string, got 3");
@@ -111,7 +111,7 @@ TEST(Config, WrongTypesNameKeyExpectedAndActual) {
 
 TEST(Config, ValuesOutOfRangeAreRefused) {
   EXPECT_EQ(Fault("[engine]\nmax_running = 0\n"),
-            "job.toml:2: engine.max_running: expected an integer from 1 to 65536, got 0");
+            "job.toml:2: engine.max_running: expected an integer from 1 to 32768, got 0");
   EXPECT_EQ(Fault("[sampling]\ntop_p = 0.0\n"),
             "job.toml:2: sampling.top_p: expected a number above 0 and at most 1, got 0.0");
   EXPECT_EQ(Fault("[sampling]\ntemperature = nan\n"),
@@ -193,14 +193,14 @@ TEST(Config, SetNamesWhatIsWrongWithIt) {
             "--set engine.max_runnin=1: unknown key engine.max_runnin; did you mean "
             "engine.max_running?");
   EXPECT_EQ(Fault("", {"engine.max_running=many"}),
-            "--set: engine.max_running: expected an integer from 1 to 65536, got many, which is no "
+            "--set: engine.max_running: expected an integer from 1 to 32768, got many, which is no "
             "TOML value (1, 0.5, true, \"text\", [1, 2])");
   for (const char* value : {"99999999999999999999", "-99999999999999999999"})
     EXPECT_EQ(Fault("", {StrCat("engine.max_running=", value).c_str()}),
-              StrCat("--set: engine.max_running: expected an integer from 1 to 65536, got ", value,
+              StrCat("--set: engine.max_running: expected an integer from 1 to 32768, got ", value,
                      ", an integer beyond 64 bits"));
   EXPECT_EQ(Fault("", {"engine.max_running=1e30"}),
-            "--set: engine.max_running: expected an integer from 1 to 65536, got 1e+30");
+            "--set: engine.max_running: expected an integer from 1 to 32768, got 1e+30");
   // 2^53 + 1, which float64 takes for 2^53.
   EXPECT_EQ(Fault("", {"rollout.seed=9007199254740993"}),
             "--set: rollout.seed: expected an integer from 0 to 9007199254740992, got "
@@ -209,7 +209,7 @@ TEST(Config, SetNamesWhatIsWrongWithIt) {
             "--set: sampling.stop_strings: expected an array of strings, got foo, whi");
   EXPECT_EQ(Fault("", {"engine.max_running=1\nx=2"}).substr(0, 26), "--set: engine.max_running:");
   EXPECT_EQ(Fault("", {"engine.max_running=0"}),
-            "--set: engine.max_running: expected an integer from 1 to 65536, got 0");
+            "--set: engine.max_running: expected an integer from 1 to 32768, got 0");
   // The resolved configuration would be a file that nothing reads.
   EXPECT_EQ(Fault("", {"model.path=a\xFF"}), "--set: model.path: the value is not UTF-8");
   EXPECT_EQ(ParseConfig("", "x", std::vector<Setting>{"model.path=\u00e9"}).model.path, "\u00e9");
