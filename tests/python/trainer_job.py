@@ -1,4 +1,4 @@
-"""Trainers of small jobs, run under mpirun by tests/launch/trainer_library_test.cc.
+"""Trainers of small jobs, run under mpirun by tests/python/python_client_test.cc.
 
 usage: trainer_job.py CASE CONFIG MODEL, with the toy model's folder; numpy only.
 """
@@ -95,6 +95,7 @@ def rollout(client, _):
         assert padded.policy_version[i].tolist() == versions
     assert padded.group.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert padded.reward.tolist() == [t.reward for t in batch]
+    assert padded.temperature.tolist() == [1.0] * 12
 
     # Draws: those of a seed are the same again, those of another submission are not.
     def drawn(**options):
@@ -118,11 +119,15 @@ def rollout(client, _):
     own = client.rollout([{"text": "a", "sampling": {"max_tokens": 2, "temperature": 0.5}}, "b"], 1,
                          {"max_tokens": 3, "ignore_eos": True, "stop_ids": np.array([7])})
     assert [(len(t.completion), t.temperature) for t in own] == [(2, 0.5), (3, 1.0)]
+    assert own.padded().temperature.tolist() == [0.5, 1.0]
     expect_error("prompts:2: \"text\" is empty", lambda: client.rollout(["a", ""]))
     expect_error("group_size is 0: must be at least 1", lambda: client.rollout(PROMPTS, 0))
     expect_error("tokens to score", lambda: client.score([1]))
     expect_error("99999", lambda: client.score([1, 99999]))
     expect_error("single prompt", lambda: client.rollout("a"), TypeError)
+    expect_error("prompts is a NoneType", lambda: client.rollout(None), TypeError)
+    expect_error("sampling is a int", lambda: client.rollout(["a"], sampling=0), TypeError)
+    expect_error("in_flight is a int", lambda: client.rollout(["a"], in_flight=1), TypeError)
     # A prompt that no rank can take has an outcome, and spoils nothing.
     refused = client.rollout([[1] * 5000, [5]], 1)
     assert [t.outcome for t in refused] == ["refused", "completed"], refused[0].message
@@ -213,6 +218,34 @@ def publish(client, model):
         assert (report.digest, report.version) == (digest, version + 1)
     assert all(np.isnan(m).all() for m in made)
 
+    # An iterable may use its memory again, too.
+    class Gathered:
+        def __iter__(self):
+            memory = np.empty(max(w.size for w in wide.values()), np.float32)
+            for name, w in wide.items():
+                memory[:w.size] = w.ravel()
+                yield name, memory[:w.size].reshape(w.shape)
+
+    assert client.publish(Gathered()).digest == digest
+    # Of threads that publish copies at the same time each publishes its own.
+    factors = (0.5, 2.0)
+    expected = [client.publish({n: w * np.float32(f) for n, w in wide.items()}).digest
+                for f in factors]
+    assert len({digest, *expected}) == 3
+    found = [[], []]
+
+    def publish_copies(which):
+        for _ in range(4):
+            copies = ((n, w * np.float32(factors[which])) for n, w in wide.items())
+            found[which].append(client.publish(copies).digest)
+
+    threads = [threading.Thread(target=publish_copies, args=(which,)) for which in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[d] * 4 for d in expected], (found, expected)
+
     # Another policy: what comes back says so, and is scored under it.
     changed = {name: w * np.float32(1.5) for name, w in wide.items()}
     report = client.publish(changed, version=40, mode="in_place", in_flight="recompute")
@@ -246,6 +279,15 @@ def publish(client, model):
         expect_error(text, lambda: client.publish(wrong))
         expect_error(text, lambda: client.publish(iter(list(dict(wrong).items()))
                                                   if isinstance(wrong, dict) else iter(wrong)))
+    hidden = np.ma.masked_array(wide[name], mask=True)
+    expect_error(f"tensor {name}: a MaskedArray", lambda: client.publish({**wide, name: hidden}))
+    for wrong, text in ((None, "tensors is a NoneType"), (norm[name], "tensors has a float32"),
+                        ({0: wide[name]}, "tensors has a tuple"), ([wide[name]], "has a ndarray"),
+                        ("weights", "tensors is a str")):
+        expect_error(text, lambda: client.publish(wrong), TypeError)
+    expect_error("names is no list of texts", lambda: client.publish(norm, partial=True, names=name),
+                 TypeError)
+    expect_error("mode is a int", lambda: client.publish(norm, partial=True, mode=1), TypeError)
     expect_error("the partial update does not name it",
                  lambda: client.publish(wide, partial=True, names=["model.embed_tokens.weight"]))
     expect_error("staged", lambda: client.publish(norm, partial=True, mode="slowly"))
@@ -336,6 +378,19 @@ def begin_mpi(level):
 
 def fails(client, _):
     client.rollout(PROMPTS, 1)
+    # Other threads are in the library when the job ends, or wait for their turn there.
+    client.submit(PROMPTS, 64, {"max_tokens": 480, "ignore_eos": True})
+
+    def until_over(call):
+        try:
+            while True:
+                call()
+        except rollcast.RollcastError:
+            pass
+
+    for call in (client.collect, client.stats, lambda: client.score([1, 2]), lambda: client.live_version):
+        threading.Thread(target=until_over, args=(call,)).start()
+    time.sleep(0.2)
     raise ValueError("the loss is not finite:\n  loss: nan")
 
 

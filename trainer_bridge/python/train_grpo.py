@@ -14,6 +14,7 @@ Trajectory (prompt_id, group_id, logprob, ...) and PaddedBatch are described in 
 
 import argparse
 import json
+import math
 import random
 import sys
 import time
@@ -72,9 +73,9 @@ def advantages(batch):
 
 
 def log_probabilities(model, ids, attention_mask, temperature):
-    """[B, T - 1] float32: of ids[:, 1:], as the ranks compute `logprob`."""
+    """[B, T - 1] float32: of ids[:, 1:], as the ranks compute `logprob`; temperature [B]."""
     logits = model(input_ids=ids, attention_mask=attention_mask, use_cache=False).logits[:, :-1]
-    scaled = logits.float() / temperature
+    scaled = logits.float() / torch.where(temperature > 0, temperature, 1.0)[:, None, None]
     chosen = scaled.gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1)
     return chosen - scaled.logsumexp(-1)
 
@@ -100,7 +101,7 @@ class MasterAdamW:
         return norm
 
 
-def train_step(model, optimizer, batch, temperature, arguments):
+def train_step(model, optimizer, batch, arguments):
     """One optimizer step on the clipped objective. Returns what is printed of it."""
     advantage = advantages(batch).to(arguments.device)
     mask = batch.completion_mask[:, 1:].to(arguments.device)
@@ -111,6 +112,7 @@ def train_step(model, optimizer, batch, temperature, arguments):
         ids = batch.input_ids[rows].to(arguments.device)
         attention = batch.attention_mask[rows].to(arguments.device)
         sampled = batch.logprob[rows, 1:].to(arguments.device)
+        temperature = batch.temperature[rows].to(arguments.device)
         logprob = log_probabilities(model, ids, attention, temperature)
         # The ranks' own log-probabilities are the old policy: what differs between the two
         # implementations is part of the ratio, and corrected like any other difference.
@@ -124,6 +126,8 @@ def train_step(model, optimizer, batch, temperature, arguments):
             loss_sum += loss.item()
             difference += change.abs().sum().item()
             k3 += (ratio - 1 - change).sum().item()
+    if not math.isfinite(loss_sum):
+        raise RuntimeError(f"the loss is {loss_sum}: these weights are not to be published")
     norm = optimizer.step(arguments.max_grad_norm)
     return {
         "loss": loss_sum,
@@ -141,7 +145,6 @@ def train(client, arguments, log):
     optimizer = MasterAdamW(model, dtype, arguments.learning_rate, arguments.weight_decay)
     prompts = batches(read_prompts(config["rollout"]["prompts"]),
                       config["rollout"]["groups_per_update"], config["rollout"]["seed"])
-    temperature = config["sampling"]["temperature"]
     print("update version reward  mean|dlogp|    k3 KL  tokens/s  sync ms  pause ms", flush=True)
     for update in range(1, arguments.updates + 1):
         begin = time.monotonic()
@@ -151,7 +154,7 @@ def train(client, arguments, log):
             raise RuntimeError(f"no completion can be trained on; the first: {rollouts[0].message}")
         rollout_s = time.monotonic() - begin
         batch = usable.padded(arrays="torch")
-        stats = train_step(model, optimizer, batch, temperature, arguments)
+        stats = train_step(model, optimizer, batch, arguments)
         step_s = time.monotonic() - begin - rollout_s
         report = client.publish(model.state_dict())
         tokens = sum(len(t.completion) for t in rollouts)

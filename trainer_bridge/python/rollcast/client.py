@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import dataclasses
 import json
 import os
 import sys
 import threading
-from collections.abc import Iterator as IteratorABC
+from collections.abc import ItemsView
+from collections.abc import Iterable as IterableABC
 from collections.abc import Mapping as MappingABC
 from types import TracebackType
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Type, Union
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple,
+                    Type, Union)
 
 import numpy as np
 
@@ -37,7 +40,7 @@ class SyncReport:
     error: str  #: of a committed update: which rank has not confirmed it and is left behind
     mode: str
     transport: str
-    digest: str  #: XXH3-64 of the ranks' weights, hexadecimal
+    digest: str  #: of all the ranks' weights, hexadecimal; equal weights, equal digest
     bytes: int
     total_s: float
     announce_s: float
@@ -51,8 +54,9 @@ class SyncReport:
 
 
 class UpdateError(RollcastError):
-    """An update that has not been committed: the ranks go on with the policy they had. It may be
-    published again."""
+    """An update that has not been committed: the ranks go on with the policy they had, or, where
+    `in_place` had begun to write, wait with torn weights for a whole update. It may be published
+    again."""
 
     def __init__(self, report: SyncReport) -> None:
         super().__init__(report.error)
@@ -115,6 +119,8 @@ def _toml(value: Any) -> str:
 def _rows(prompts: Iterable[Prompt]) -> bytes:
     if isinstance(prompts, (str, bytes, MappingABC)):
         raise TypeError("prompts is a single prompt; give a list of prompts")
+    if not isinstance(prompts, IterableABC):
+        raise TypeError(f"prompts is a {type(prompts).__name__}; give a list of prompts")
     rows = []
     for number, prompt in enumerate(prompts, 1):
         if isinstance(prompt, str):
@@ -132,8 +138,25 @@ def _default_device() -> str:
     return f"cuda:{torch.cuda.current_device()}"
 
 
-def _text(value: Optional[str]) -> Optional[bytes]:
+def _text(what: str, value: Optional[str]) -> Optional[bytes]:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{what} is a {type(value).__name__}; expected a text")
     return None if value is None else value.encode()
+
+
+def _pairs(tensors: Tensors) -> Iterable[Tuple[str, Any]]:
+    if isinstance(tensors, MappingABC):
+        return tensors.items()
+    if not isinstance(tensors, IterableABC) or isinstance(tensors, (str, bytes)):
+        raise TypeError(f"tensors is a {type(tensors).__name__}; give names and tensors, as "
+                        "model.state_dict() does")
+    return tensors
+
+
+def _pair(pair: Any) -> Tuple[str, Any]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
+        raise TypeError(f"tensors has a {type(pair).__name__}; expected pairs of name and tensor")
+    return pair[0], pair[1]
 
 
 class Client:
@@ -153,7 +176,8 @@ class Client:
     weights, and the first call that needs them waits for that. Between calls a thread of the library
     keeps the job alive: the script may compute for as long as it likes.
 
-    Any thread may call; one call waits for another. What rollcast says is wrong comes as
+    Any thread may call; one call waits for another, for as long as its own `timeout` and
+    sync.heartbeat_s allow. What rollcast says is wrong comes as
     RollcastError. The library starts MPI itself unless the script has (`import mpi4py` first is fine,
     but mpi4py then ends MPI when the script does, and the ranks wait only 10 s for that once the job
     is over). Of a trainer of many processes one opens the Client.
@@ -171,16 +195,19 @@ class Client:
         self._library = Library.load()
         self._handle: Optional[ctypes.c_void_p] = None
         self._over = False
-        self._abandoned: List[threading.Thread] = []  # calls that Ctrl-C has left
+        self._idle = threading.Condition()
+        self._calls = 0  # into the library under way; guarded by _idle, as is the end of _handle
+        self._publishing = threading.Lock()
+        self._abandoned_publishes: List[threading.Thread] = []  # that Ctrl-C has left
         self._kept: List[Any] = []  # tensors that a late rank may still be reading
         self._known: Optional[frozenset] = None
         if isinstance(settings, MappingABC):
             settings = [f"{key}={_toml(value)}" for key, value in settings.items()]
         sets = [setting.encode() for setting in settings or []]
         handle = ctypes.c_void_p()
-        self._wait("rollcast_trainer_open", os.fsencode(config),
-                   (ctypes.c_char_p * len(sets))(*sets), len(sets),
-                   (device or _default_device()).encode(), ctypes.byref(handle))
+        self._wait(lambda: self._library.call(
+            "rollcast_trainer_open", os.fsencode(config), (ctypes.c_char_p * len(sets))(*sets),
+            len(sets), (device or _default_device()).encode(), ctypes.byref(handle)))
         self._handle = handle
         self._process = os.getpid()
         atexit.register(self._at_exit)
@@ -278,9 +305,9 @@ class Client:
         which names and tensors are taken. What lies contiguous in host memory is sent from where it
         is. Anything else is first copied, one tensor at a time, into host memory in the ranks' dtype,
         which the client keeps for the next update: tensors that are not contiguous, tensors on a GPU
-        where the transport cannot read that, and every tensor that an iterator yields (a generator
-        that gathers sharded parameters, `named_parameters()`), since it may be gone before the update
-        begins. So an iterator costs at most the ranks' weights once in host memory, and one whole
+        where the transport cannot read that, and every tensor that comes from anything but a mapping,
+        a list or a tuple (a generator that gathers sharded parameters, `named_parameters()`), since it
+        may be gone before the update begins. So an iterator costs at most the ranks' weights once in host memory, and one whole
         tensor beside them; `dict(model.named_parameters())` costs nothing.
 
         A whole update (every tensor of `manifest`) is expected; for less say `partial=True`.
@@ -299,20 +326,27 @@ class Client:
         number = -1 if version is None else integer("version", version, 0, INT64_MAX)
         limits = [0.0 if limit is None else seconds(what, limit)
                   for what, limit in (("deadline", deadline), ("drain_limit", drain_limit))]
-        given, owners = self._gather(tensors)
-        chosen = [name.encode() for name in names or []]
+        chosen = []
         if names is not None:
+            if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+                raise TypeError("names is no list of texts")
             known = self._known_names()
             chosen = [(tensor_rules.wire_name(name, known) or name).encode() for name in names]
         update = Update(
-            number, _text(mode), _text(in_flight), int(bool(partial)), len(chosen),
-            (ctypes.c_char_p * len(chosen))(*chosen), *limits)
-        self._kept.append((given, owners))  # also if Ctrl-C leaves the call
-        with self._result("rollcast_trainer_publish", (Tensor * len(given))(*given), len(given),
-                          ctypes.byref(update)) as result:
-            report = SyncReport(**result.json())
-        if not report.error:
-            self._kept.pop()
+            number, _text("mode", mode), _text("in_flight", in_flight), int(bool(partial)),
+            len(chosen), (ctypes.c_char_p * len(chosen))(*chosen), *limits)
+        with self._publishing:
+            # What is copied goes where the copies of an earlier update may still be sent from.
+            while self._abandoned_publishes:
+                self._abandoned_publishes[-1].join()
+                self._abandoned_publishes.pop()
+            given, owners = self._gather(tensors)
+            self._kept.append((given, owners))  # also if Ctrl-C leaves the call
+            with self._result("rollcast_trainer_publish", (Tensor * len(given))(*given), len(given),
+                              ctypes.byref(update), abandoned=self._abandoned_publishes) as result:
+                report = SyncReport(**result.json())
+            if not report.error:
+                self._kept.pop()
         if not report.committed:
             raise UpdateError(report)
         return report
@@ -349,7 +383,8 @@ class Client:
     @property
     def live_version(self) -> int:
         """The policy version that the last update or reply has shown to be live; 0 = the checkpoint."""
-        return int(self._library.plain("rollcast_trainer_live_version", self._open_handle()))
+        with self._in_call() as handle:
+            return int(self._library.plain("rollcast_trainer_live_version", handle))
 
     def finish(self, timeout: Optional[float] = None) -> None:
         """Ends the job well: what is pending is dropped, the trajectory file is complete, the ranks
@@ -358,14 +393,15 @@ class Client:
             return
         limit = seconds(
             "timeout", self.config["sync"]["deadline_s"] if timeout is None else timeout)
-        self._wait("rollcast_trainer_finish", self._open_handle(), limit)
+        self._call("rollcast_trainer_finish", limit)
         self._close()
 
     def fail(self, why: str) -> None:
         """Ends the job as failed: every rank exits with a non-zero status and says `why`."""
         if self._over:
             return
-        self._library.call("rollcast_trainer_fail", self._open_handle(), why.encode("utf-8", "replace"))
+        with self._in_call() as handle:
+            self._library.call("rollcast_trainer_fail", handle, why.encode("utf-8", "replace"))
         self._close()
 
     def __enter__(self) -> "Client":
@@ -393,42 +429,66 @@ class Client:
 
     # Inside
 
-    def _open_handle(self) -> ctypes.c_void_p:
-        if self._handle is None:
-            raise RollcastError("the job is over: the client has been closed")
-        return self._handle
+    @contextlib.contextmanager
+    def _in_call(self) -> Iterator[ctypes.c_void_p]:
+        """The handle, which is not closed before the block has ended."""
+        with self._idle:
+            if self._handle is None:
+                raise RollcastError("the job is over: the client has been closed")
+            handle = self._handle
+            self._calls += 1
+        try:
+            yield handle
+        finally:
+            with self._idle:
+                self._calls -= 1
+                self._idle.notify_all()
 
-    def _wait(self, name: str, *arguments: Any) -> None:
-        """Calls on a thread of its own, so that Ctrl-C is heard while the call waits."""
+    def _wait(self, body: Callable[[], None], abandoned: Optional[List[threading.Thread]] = None
+              ) -> None:
+        """Calls on a thread of its own, so that Ctrl-C is heard while the call waits; the thread is
+        then put into `abandoned`."""
         failure: List[BaseException] = []
 
-        def body() -> None:
+        def run() -> None:
             try:
-                self._library.call(name, *arguments)
+                body()
             except BaseException as error:
                 failure.append(error)
 
-        thread = threading.Thread(target=body, name=name, daemon=True)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         try:
             thread.join()
         except BaseException:
-            self._abandoned.append(thread)
+            if abandoned is not None:
+                abandoned.append(thread)
             raise
         if failure:
             raise failure[0]
 
-    def _result(self, name: str, *arguments: Any) -> Result:
-        handle = self._open_handle()
-        return Result(self._library, lambda out: self._wait(name, handle, *arguments, out))
+    def _call(self, name: str, *arguments: Any,
+              abandoned: Optional[List[threading.Thread]] = None) -> None:
+        def body() -> None:
+            with self._in_call() as handle:
+                self._library.call(name, handle, *arguments)
+
+        self._wait(body, abandoned)
+
+    def _result(self, name: str, *arguments: Any,
+                abandoned: Optional[List[threading.Thread]] = None) -> Result:
+        return Result(self._library,
+                      lambda out: self._call(name, *arguments, out, abandoned=abandoned))
 
     def _close(self) -> None:
         self._over = True
         atexit.unregister(self._at_exit)
-        for thread in self._abandoned:
-            thread.join()  # the job has failed, so the call ends
-        handle, self._handle = self._handle, None
-        self._library.plain("rollcast_trainer_close", handle)
+        with self._idle:
+            handle, self._handle = self._handle, None
+            while self._calls:
+                self._idle.wait()  # the job is over, so they end
+        if handle is not None:
+            self._library.plain("rollcast_trainer_close", handle)
         self._kept.clear()
 
     def _at_exit(self) -> None:
@@ -446,10 +506,12 @@ class Client:
     ) -> Draw:
         # 0 is the library's word for the configured size.
         size = 0 if group_size is None else integer("group_size", group_size, 1, GROUP_SIZE_MAX)
+        if sampling is not None and not isinstance(sampling, MappingABC):
+            raise TypeError(f"sampling is a {type(sampling).__name__}; expected a dict")
         over = to_json("sampling.", sampling or {}).encode()
         number = None if seed is None else ctypes.pointer(
             ctypes.c_uint64(integer("seed", seed, 0, UINT64_MAX)))
-        return Draw(size, over, number, _text(in_flight), int(bool(hidden)))
+        return Draw(size, over, number, _text("in_flight", in_flight), int(bool(hidden)))
 
     def _known_names(self) -> frozenset:
         if self._known is None:
@@ -460,12 +522,14 @@ class Client:
     def _gather(self, tensors: Tensors) -> Tuple[List[Tensor], List[Any]]:
         """The update's tensors, and what keeps their memory."""
         known = self._known_names()
-        lazy = isinstance(tensors, IteratorABC)
-        pairs = tensors.items() if isinstance(tensors, MappingABC) else tensors
+        # Of anything else the next tensor may take the place of the one before.
+        lazy = not isinstance(tensors, (MappingABC, ItemsView, list, tuple))
         given: List[Tensor] = []
         owners: List[Any] = []
         devices = set()
-        for name, tensor in pairs:
+        for pair in _pairs(tensors):
+            name, tensor = _pair(pair)
+            del pair
             wire = tensor_rules.wire_name(name, known)
             if wire is None:
                 continue
@@ -478,8 +542,9 @@ class Client:
             entry = view.to_c(wire)
             if copied:
                 packed = Tensor()
-                self._library.call("rollcast_trainer_pack", self._open_handle(),
-                                   ctypes.byref(entry), ctypes.byref(packed))
+                with self._in_call() as handle:
+                    self._library.call("rollcast_trainer_pack", handle, ctypes.byref(entry),
+                                       ctypes.byref(packed))
                 entry = dataclasses.replace(
                     view, address=packed.data, dtype=packed.dtype, owner=None).to_c(wire)
             else:

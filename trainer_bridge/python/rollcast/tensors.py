@@ -116,7 +116,8 @@ def view(name: str, tensor: Any) -> View:
 def check(name: str, tensor: Any) -> None:
     """Raises RollcastError for what is no whole tensor in the memory of a CPU or a CUDA device."""
     if not is_torch(tensor):
-        if not isinstance(tensor, np.ndarray):
+        # What a masked array hides would be sent.
+        if not isinstance(tensor, np.ndarray) or isinstance(tensor, np.ma.MaskedArray):
             raise RollcastError(
                 f"tensor {name}: a {type(tensor).__name__}; expected a torch tensor or a numpy array")
         return

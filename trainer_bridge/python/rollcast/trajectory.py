@@ -76,6 +76,7 @@ class PaddedBatch:
     logprob: Array  #: [B, T] float32; 0 outside the completion
     policy_version: Array  #: [B, T] int64; -1 outside the completion
     reward: Array  #: [B] float32
+    temperature: Array  #: [B] float32, of the draws; 0 = greedy, whose `logprob` is at temperature 1
     group: Array  #: [B] int64; 0, 1, ... in order of appearance
 
 
@@ -156,7 +157,8 @@ class Batch(Sequence[Trajectory]):
             version[i, begin:end] = np.asarray(t.policy_version)
         reward = np.array([t.reward for t in rows], np.float32)
         group = np.array([groups.setdefault(t.group_id, len(groups)) for t in rows], np.int64)
-        columns = [ids, attention, mask, logprob, version, reward, group]
+        temperature = np.array([t.temperature for t in rows], np.float32)
+        columns = [ids, attention, mask, logprob, version, reward, temperature, group]
         if check_arrays(arrays or self._arrays) == "torch":
             columns = [to_torch(column) for column in columns]
         return PaddedBatch(*columns)
