@@ -217,7 +217,7 @@ WeightStore& Engine::weights(const SchedulerLock& lock) {
 void Engine::Drain(InFlightPolicy policy, steady_clock::time_point deadline) {
   WaitingLock lock(mutex_, waiters_);
   scheduler_->HoldAdmission(true);
-  while (!Paused() && scheduler_->NumDraining(policy) > 0) {
+  while (scheduler_->holding() && !Paused() && scheduler_->NumDraining(policy) > 0) {
     if (steady_clock::now() >= deadline) {
       scheduler_->AbortDraining(policy, "not finished within the drain limit of a weight update");
       break;

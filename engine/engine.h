@@ -159,6 +159,7 @@ class Engine {
   /// else `policy`) is kDrain have finished; those left at `deadline` are aborted at the next Step.
   /// Admission resumes with the next Commit or ResumeAdmission. Needs the engine thread to be
   /// stepping; while it is paused or torn nothing can finish, so nothing is waited for or aborted.
+  /// ResumeAdmission ends it early, with nothing aborted.
   void Drain(InFlightPolicy policy, std::chrono::steady_clock::time_point deadline)
       RC_EXCLUDES(mutex_);
   void ResumeAdmission() RC_EXCLUDES(mutex_);

@@ -55,6 +55,7 @@ class Scheduler {
   void RetractAll();
 
   void HoldAdmission(bool hold);
+  bool holding() const { return hold_admission_; }
   /// Live sequences that have begun and drain.
   int NumDraining(InFlightPolicy policy) const;
   void AbortDraining(InFlightPolicy policy, const std::string& message);

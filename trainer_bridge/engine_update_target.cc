@@ -74,8 +74,13 @@ std::vector<uint64_t> EngineUpdateTarget::DigestSums(std::span<const uint32_t> c
 void EngineUpdateTarget::Drain(InFlightPolicy policy, Deadline deadline, const Service& service) {
   std::future<void> drained =
       std::async(std::launch::async, [&] { engine_.Drain(policy, deadline); });
-  while (drained.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready)
-    if (service) service();
+  try {
+    while (drained.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready)
+      if (service) service();
+  } catch (...) {
+    engine_.ResumeAdmission();  // nobody waits for the end of it, the destructor of `drained` least
+    throw;
+  }
   drained.get();
 }
 

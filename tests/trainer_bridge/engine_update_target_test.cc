@@ -121,8 +121,13 @@ TEST_F(EngineUpdateTest, InFlightPoliciesReachTheEngine) {
                         Case{InFlightPolicy::kDrain, CompletionState::kLength},
                         Case{InFlightPolicy::kAbort, CompletionState::kAborted}}) {
     // The sequence waits for the update in the middle, so that it is in flight at the commit; one
-    // that is drained must run on.
-    std::atomic<bool> begun{false}, released{c.policy == InFlightPolicy::kDrain};
+    // that is drained runs on once its drain has begun.
+    std::atomic<bool> begun{false}, released{false};
+    std::thread releases([&] {
+      while (c.policy == InFlightPolicy::kDrain && !toy_.engine->stats().holding)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (c.policy == InFlightPolicy::kDrain) released = true;
+    });
     Request request = ToyRequest(id, 10, 200);
     request.sampling.ignore_eos = true;
     request.progress = [&](std::span<const int32_t> output) {
@@ -134,6 +139,7 @@ TEST_F(EngineUpdateTest, InFlightPoliciesReachTheEngine) {
     UpdateOptions options;
     options.in_flight = c.policy;
     const SyncReport report = publisher_.Publish(options, tensors);
+    releases.join();
     released = true;
     ASSERT_TRUE(report.committed) << report.error;
     const std::optional<Completion> completion = AwaitCompletion();
@@ -262,6 +268,21 @@ TEST_F(EngineUpdateTest, DrainServesTheBridgeWhileItWaits) {
   ASSERT_EQ(finished.size(), 1u);
   EXPECT_EQ(finished[0].state, CompletionState::kLength);
   target_.ResumeAdmission();
+}
+
+TEST_F(EngineUpdateTest, ADrainEndsAtOnceWithWhatItsServiceThrows) {
+  ASSERT_EQ(toy_.engine->Submit(ToyRequest(1, 10, 60)), "");
+  std::vector<Completion> finished;
+  toy_.engine->Step(finished);
+  const auto begin = Clock::now();
+  EXPECT_THROW(target_.Drain(InFlightPolicy::kDrain, begin + std::chrono::seconds(20),
+                             [] { throw Error("the update has been given up"); }),
+               Error);
+  EXPECT_FALSE(toy_.engine->stats().holding);
+  while (toy_.engine->Step(finished)) {
+  }
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].state, CompletionState::kLength) << "and not cut off by its limit";
 }
 
 TEST(EngineUpdateTarget, ATiedHeadIsAnAliasOnTheWire) {
