@@ -346,7 +346,17 @@ void RolloutWorker::StartScore(ScoreWork work) {
   request.prompt = std::move(work.tokens);
   request.score_only = true;
   request.want_logits = work.want_logits;
-  backlog_.push_back({std::move(request), InFlight{.score_id = work.id}});
+  const InFlight in_flight{.score_id = work.id};
+  const auto vocab = static_cast<size_t>(engine_.model().vocab_size);
+  const size_t bytes = work.want_logits ? request.prompt.size() * vocab * sizeof(float) : 0;
+  if (bytes > options_.max_result_bytes)
+    Refuse(in_flight,
+           StrCat("the logits of ", request.prompt.size(), " tokens take ", bytes,
+                  " bytes; at most ", options_.max_result_bytes, " are possible, which is ",
+                  options_.max_result_bytes / (vocab * sizeof(float)), " tokens"),
+           Outcome::kRefused);
+  else
+    backlog_.push_back({std::move(request), in_flight});
 }
 
 void RolloutWorker::SinkLoop() {
@@ -399,7 +409,13 @@ Trajectory RolloutWorker::ToTrajectory(Finished item) const {
     if (item.request.stop != nullptr) item.request.stop->Cut(t.completion, t.text);
   }
   if (!DrawsFromAnotherDistribution(t.sampling)) t.logprob_filtered.clear();
-  if (c.state == CompletionState::kFailed) {
+  if (const size_t bytes = t.hidden.size() * sizeof(t.hidden[0]);
+      bytes > options_.max_result_bytes) {
+    t.hidden.clear();
+    t.outcome = Outcome::kFailed;
+    t.message = StrCat("its hidden states take ", bytes, " bytes; at most ",
+                       options_.max_result_bytes, " are possible");
+  } else if (c.state == CompletionState::kFailed) {
     t.outcome = Outcome::kFailed;
     t.message = std::move(c.message);
   } else if (c.state == CompletionState::kAborted) {

@@ -26,6 +26,9 @@ struct RolloutWorkerOptions {
   int rank = 0;             // written into trajectories
   int max_outstanding = 0;  // completions taken and not yet fetched; 0 = 1.5 engine loads
   int score_batch = 64;     // completions given to the scorer at once, at most
+  /// Bytes of the logits of one score request, or of the hidden states of one completion, at most:
+  /// such a result travels in one message, which has less than 2 GiB.
+  size_t max_result_bytes = size_t{1} << 30;
 };
 
 struct RolloutWorkerStats {

@@ -264,7 +264,8 @@ void Coordinator::GateReady(PolicyVersion live) {
   std::erase_if(ready_, [&](uint64_t group_id) {
     Group& group = groups_.at(group_id);
     std::map<int32_t, Unit> retry;  // by attempt
-    for (Slot& slot : group.slots) {
+    for (size_t i = group.taken; i < group.slots.size(); ++i) {
+      Slot& slot = group.slots[i];
       Trajectory& t = slot.result;
       if (t.outcome != Outcome::kCompleted) continue;
       const GateDecision decision = VersionGate(t.spans, static_cast<int64_t>(t.completion.size()),
@@ -311,12 +312,19 @@ std::vector<Trajectory> Coordinator::TakeReady(int max_groups, size_t max_bytes)
   size_t bytes = 0;
   for (int n = 0; n < max_groups && !ready_.empty(); ++n) {
     Group& group = groups_.at(ready_.front());
-    for (const Slot& slot : group.slots) bytes += WireBytes(slot.result);
-    if (n > 0 && bytes > max_bytes) break;
-    for (Slot& slot : group.slots) {
-      slot.result.live_version_at_return = live;
-      taken.push_back(std::move(slot.result));
+    size_t rest = 0;
+    for (size_t i = group.taken; i < group.slots.size(); ++i)
+      rest += WireBytes(group.slots[i].result);
+    if (!taken.empty() && bytes + rest > max_bytes) break;
+    while (group.taken < group.slots.size()) {
+      Trajectory& t = group.slots[group.taken].result;
+      bytes += WireBytes(t);
+      if (!taken.empty() && bytes > max_bytes) break;
+      t.live_version_at_return = live;
+      taken.push_back(std::move(t));
+      ++group.taken;
     }
+    if (group.taken < group.slots.size()) break;
     groups_.erase(ready_.front());
     ready_.pop_front();
   }

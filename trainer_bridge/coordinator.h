@@ -74,8 +74,9 @@ class Coordinator {
   /// Of the first Stop; empty before.
   const std::string& stop_reason() const { return stop_reason_; }
   /// Up to `max_groups` whole groups, in the order of completion, gated against the live version
-  /// and on disk; fewer when they come to more than `max_bytes` in all. Over-lag samples with tries
-  /// left are queued again instead.
+  /// and on disk; fewer when they come to more than `max_bytes` in all, and of a group that does so
+  /// by itself as many as fit, the rest with the next calls. Over-lag samples with tries left are
+  /// queued again instead.
   std::vector<Trajectory> TakeReady(int max_groups, size_t max_bytes = kMessageBytes);
   /// Groups submitted and not returned.
   int pending_groups() const { return static_cast<int>(groups_.size()); }
@@ -94,6 +95,7 @@ class Coordinator {
     GroupWork work;  // without samples
     std::vector<Slot> slots;
     int done = 0;
+    size_t taken = 0;     // slots that TakeReady has given out
     std::string aborted;  // by Abort: why; empty otherwise
   };
   // Samples of one group that go to one rank together.

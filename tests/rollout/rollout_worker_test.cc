@@ -290,6 +290,26 @@ TEST(RolloutWorkerTest, OnlyATinyTemperatureBecomesGreedy) {
   }
 }
 
+// It could not travel to the trainer.
+TEST(RolloutWorkerTest, AResultLargerThanAMessageIsAnErrorThatSaysSo) {
+  ToyEngine toy(ToyEngineConfig());
+  const size_t row = 97 * sizeof(float);
+  RolloutWorker worker(*toy.engine, nullptr, nullptr, {.max_result_bytes = 3 * row});
+  worker.SubmitScore({.id = 1, .tokens = {5, 6, 7, 8}, .want_logits = true});
+  EXPECT_EQ(std::get<ScoreResult>(Await(worker, 1).at(0)).error,
+            "the logits of 4 tokens take 1552 bytes; at most 1164 are possible, which is 3 tokens");
+  worker.SubmitScore({.id = 2, .tokens = {5, 6, 7}, .want_logits = true});
+  EXPECT_EQ(std::get<ScoreResult>(Await(worker, 1).at(0)).logits.size(), 3u * 97);
+  GroupWork work = Work(1, 1, 40);
+  work.want_hidden = true;
+  worker.SubmitGroup(work);
+  const Trajectory t = std::get<Trajectory>(Await(worker, 1).at(0));
+  EXPECT_EQ(t.outcome, Outcome::kFailed);
+  EXPECT_TRUE(testing::Contains(t.message, "its hidden states take ")) << t.message;
+  EXPECT_TRUE(t.hidden.empty());
+  EXPECT_EQ(t.completion.size(), 40u);
+}
+
 // A full engine queue throttles: what does not fit waits its turn, and only a request that can
 // never be served is refused.
 TEST(RolloutWorkerTest, AShortEngineQueueThrottlesAndRefusesNothing) {

@@ -285,6 +285,44 @@ TEST_F(CoordinatorTest, AReplyIsNotLargerThanAMessageMayBe) {
   EXPECT_FALSE(replies[0].more);
 }
 
+TEST_F(CoordinatorTest, AGroupLargerThanAMessageComesInParts) {
+  Make({1});
+  Start();
+  for (uint64_t id : {10, 11}) {
+    Submit(id, 5);
+    const GroupWork work = TakeWork(1).at(0);
+    Pull(1, 64);
+    ResultsMessage results;
+    for (int sample = 0; sample < 5; ++sample) {
+      results.trajectories.push_back(Done(work, sample, 0));
+      if (id == 10) results.trajectories.back().hidden.resize(kMessageBytes / 10);
+    }
+    Say(1, results);
+  }
+  std::vector<int> samples;
+  int groups = 0, replies = 0;
+  for (bool more = true; more; ++replies) {
+    ASSERT_LT(replies, 10);
+    Collect(2 - groups);
+    auto reply = Take<CollectReply>(kTrainer).at(0);
+    groups += reply.groups;
+    EXPECT_EQ(reply.pending_groups, 2 - groups);
+    size_t bytes = 0;
+    for (const Trajectory& t : reply.trajectories) {
+      EXPECT_EQ(t.outcome, Outcome::kCompleted) << t.message;
+      EXPECT_EQ(t.completion.size(), 2u);
+      samples.push_back(static_cast<int>(t.group_id) * 10 + t.sample_index);
+      bytes += WireBytes(t);
+    }
+    EXPECT_LE(bytes, kMessageBytes);
+    more = reply.more;
+  }
+  EXPECT_EQ(groups, 2);
+  EXPECT_EQ(replies, 3);
+  EXPECT_EQ(samples, (std::vector<int>{100, 101, 102, 103, 104, 110, 111, 112, 113, 114}));
+  EXPECT_EQ(appended_.size(), 10u);
+}
+
 TEST_F(CoordinatorTest, CollectWithNothingPendingRepliesAtOnce) {
   Make({1});
   Start();
