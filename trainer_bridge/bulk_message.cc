@@ -10,8 +10,8 @@ namespace {
 
 constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 30;
 
-struct Outgoing {
-  uint64_t size;
+struct BulkMessage {
+  uint64_t size = 0;
   std::vector<std::byte> bytes;
 };
 
@@ -19,7 +19,8 @@ struct Outgoing {
 
 void SendBulkMessage(Communicator& communicator, int destination, uint64_t transfer,
                      std::vector<std::byte> bytes, Deadline deadline, const Service& service) {
-  const auto message = std::make_shared<const Outgoing>(Outgoing{bytes.size(), std::move(bytes)});
+  const auto message =
+      std::make_shared<const BulkMessage>(BulkMessage{bytes.size(), std::move(bytes)});
   const ConstBytes spans[] = {std::as_bytes(std::span(&message->size, 1)), message->bytes};
   try {
     communicator.SendBulk(destination, transfer, spans, deadline, service);
@@ -31,16 +32,21 @@ void SendBulkMessage(Communicator& communicator, int destination, uint64_t trans
 
 std::vector<std::byte> ReceiveBulkMessage(Communicator& communicator, int source, uint64_t transfer,
                                           Deadline deadline, const Service& service) {
-  uint64_t size = 0;
-  const MutableBytes head = std::as_writable_bytes(std::span(&size, 1));
-  communicator.ReceiveBulk(source, transfer, {&head, 1}, deadline, service);
-  if (size > kMaxMessageBytes)
-    throw Error(StrCat("transfer ", transfer, ": a message of rank ", source, " claims to have ",
-                       size, " bytes"));
-  std::vector<std::byte> bytes(size);
-  const MutableBytes body(bytes);
-  communicator.ReceiveBulk(source, transfer, {&body, 1}, deadline, service);
-  return bytes;
+  const auto message = std::make_shared<BulkMessage>();
+  const MutableBytes head = std::as_writable_bytes(std::span(&message->size, 1));
+  try {
+    communicator.ReceiveBulk(source, transfer, {&head, 1}, deadline, service);
+    if (message->size > kMaxMessageBytes)
+      throw Error(StrCat("transfer ", transfer, ": a message of rank ", source, " claims to have ",
+                         message->size, " bytes"));
+    message->bytes.resize(message->size);
+    const MutableBytes body(message->bytes);
+    communicator.ReceiveBulk(source, transfer, {&body, 1}, deadline, service);
+  } catch (...) {
+    communicator.Retain(message);  // some of it may still come
+    throw;
+  }
+  return std::move(message->bytes);
 }
 
 }  // namespace rollcast

@@ -223,6 +223,7 @@ class NcclTransport final : public WeightTransport {
       // Not an Error: what it writes from now on would go unnoticed, so this ends the process.
       RC_CHECK(Clock::now() < limit, "NCCL kernels of rank ", communicator_.rank(),
                " do not end although their communicator was aborted");
+    for (Buffer& buffer : buffers_) buffer = Buffer();  // nobody reads them now
   }
 
   void Join(TransferWait& wait) {

@@ -1,5 +1,6 @@
 // A rank's side of a weight update.
 #include <algorithm>
+#include <limits>
 
 #include "kernels/digest.h"
 #include "trainer_bridge/weight_sync.h"
@@ -78,6 +79,8 @@ std::string WeightReceiver::ReasonAgainst(int source, const UpdateAnnounce& anno
   if (announce.version && *announce.version <= target_.version())
     return StrCat("version ", *announce.version, " is not above the live version ",
                   target_.version());
+  if (!announce.version && target_.version() == std::numeric_limits<PolicyVersion>::max())
+    return StrCat("no version is above the live version ", target_.version());
   if (announce.partial && target_.torn())
     return "the weights are torn by a failed in_place update; only a whole update repairs them";
   try {

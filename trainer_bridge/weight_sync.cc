@@ -234,9 +234,9 @@ void WeightPublisher::Announce(Update& update) {
 
 void WeightPublisher::Transfer(Update& update) {
   if (transports_.empty() || transport_group_ != update.announce.group) {
-    transport_group_ = update.announce.group;
     transports_.push_back(
-        transport_maker_->make(communicator_, transport_group_, transport_token_));
+        transport_maker_->make(communicator_, update.announce.group, transport_token_));
+    transport_group_ = update.announce.group;
   }
   WeightTransport& transport = *transports_.back();
   transport.Prepare(update.announce.update, update.plan.sources);

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <limits>
 
 #include "kernels/float_convert.h"
 #include "tests/testing/expect_error.h"
@@ -14,6 +16,7 @@ namespace {
 
 using testing::BytesOf;
 using testing::Contains;
+using testing::ExpectError;
 using testing::Fault;
 using testing::MakeTensors;
 using testing::TensorSet;
@@ -160,6 +163,50 @@ TEST(WeightSync, AGivenVersionMayJumpButNotFallBack) {
   EXPECT_EQ(report.version, 7);
   EXPECT_EQ(ranks.target(1).Step().tensors, BytesOf(set));
   EXPECT_EQ(ranks.publisher().Publish(With(UpdateMode::kStaged), set.tensors).version, 8);
+}
+
+TEST(WeightSync, NothingIsAboveTheHighestVersion) {
+  UpdateRanks ranks(2, {});
+  UpdateOptions options = With(UpdateMode::kStaged);
+  options.version = std::numeric_limits<PolicyVersion>::max();
+  EXPECT_TRUE(ranks.publisher().Publish(options, Weights(1).tensors).committed);
+  options.version.reset();
+  const SyncReport report = ranks.publisher().Publish(options, Weights(2).tensors);
+  EXPECT_FALSE(report.committed);
+  EXPECT_TRUE(Contains(report.error, "no version is above the live version 9223372036854775807"))
+      << report.error;
+  for (int rank : {1, 2}) {
+    EXPECT_EQ(ranks.ended_with(rank), "");
+    EXPECT_EQ(ranks.target(rank).Step().tensors, BytesOf(Weights(1)));
+  }
+}
+
+// As when the trainer's GPU has no memory left for the buffers of one.
+TEST(WeightSync, ATransportThatCouldNotBeMadeIsMadeAgain) {
+  std::atomic<bool> broken{false};
+  UpdateRanks::Options options;
+  options.transports = [&](int rank) {
+    WeightTransportMaker maker = MessageWeightTransport();
+    if (rank == 0)
+      maker.make = [&broken, make = maker.make](Communicator& communicator,
+                                                const std::vector<int>& group,
+                                                const std::string& token) {
+        if (broken) throw Error("out of memory");
+        return make(communicator, group, token);
+      };
+    return std::vector<WeightTransportMaker>{maker};
+  };
+  UpdateRanks ranks(2, options);
+  const TensorSet set = Weights(2);
+  EXPECT_TRUE(ranks.publisher().Publish(With(UpdateMode::kStaged), Weights(1).tensors).committed);
+  ranks.publisher().LeaveBehind(1);  // another group: another transport
+  broken = true;
+  ExpectError([&] { ranks.publisher().Publish(With(UpdateMode::kStaged), set.tensors); },
+              {"out of memory"});
+  broken = false;
+  const SyncReport report = ranks.publisher().Publish(With(UpdateMode::kStaged, 5), set.tensors);
+  EXPECT_TRUE(report.committed) << report.error;
+  EXPECT_EQ(ranks.target(2).Step().tensors, BytesOf(set));
 }
 
 TEST(WeightSync, RanksMustHaveTheSameLiveVersion) {
