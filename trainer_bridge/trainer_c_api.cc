@@ -64,6 +64,7 @@ Draw ToDraw(rollcast_trainer& trainer, const char* prompts, const rollcast_draw*
   const rollcast_draw draw = given != nullptr ? *given : rollcast_draw{};
   Draw result;
   // A prompt that comes again is to be answered with other draws.
+  const MutexLock lock(trainer.submissions_mutex);
   result.sampling = setup.sampling;
   result.sampling.seed = CompletionSeed(setup.seed, /*prompt_id=*/0, trainer.submissions);
   if (draw.sampling != nullptr) OverrideSampling(draw.sampling, /*vocab_size=*/0, result.sampling);

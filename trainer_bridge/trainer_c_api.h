@@ -61,9 +61,9 @@ typedef struct {
 
 /* How the completions of one submission are drawn. All zero: as the configuration says. */
 typedef struct {
-  int32_t group_size;    /* completions of a prompt, at most 4096; 0: rollout.group_size */
-  const char* sampling;  /* lines "key = value" over [sampling] of the configuration; may be NULL */
-  const uint64_t* seed;  /* NULL: a function of rollout.seed and how many submissions came before */
+  int32_t group_size;   /* completions of a prompt, at most 4096; 0: rollout.group_size */
+  const char* sampling; /* JSON object of keys of [sampling], over the configuration; may be NULL */
+  const uint64_t* seed; /* NULL: a function of rollout.seed and how many submissions came before */
   const char* in_flight; /* what updates do to these completions; NULL: what each update says */
   int32_t want_hidden;   /* keep the last hidden states */
 } rollcast_draw;

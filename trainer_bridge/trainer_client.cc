@@ -15,7 +15,7 @@ Clock::duration Ticks(Seconds d) { return std::chrono::duration_cast<Clock::dura
 // Far beyond any job, and far within what Clock can add to now.
 constexpr double kMaxSeconds = 1e9;
 
-void CheckSeconds(const char* what, Seconds given, bool may_be_zero = false) {
+void CheckSeconds(const std::string& what, Seconds given, bool may_be_zero = false) {
   const double s = given.count();
   // Written so that a NaN is wrong.
   if ((may_be_zero ? s >= 0 : s > 0) && s <= kMaxSeconds) return;
@@ -35,16 +35,28 @@ struct TrainerClient::Bridge {
   Clock::time_point next_beat;
   bool started = false;
   std::vector<int> to_leave_behind{};  // lost in the middle of an update
+  std::optional<std::string> ended{};  // why, when the job has ended in the middle of an update
 
   void Send(const JobMessage& message) { communicator.Send(coordinator, EncodeJob(message)); }
 };
 
 class TrainerClient::Turn {
  public:
-  explicit Turn(TrainerClient& client) : client_(client) {
+  /// Throws Error when the job is over, when `timeout` is none, and when another call has the turn
+  /// for as long as that and as a rank may be silent.
+  Turn(TrainerClient& client, const char* what, Seconds timeout, bool may_be_zero = false)
+      : client_(client) {
     MutexLock lock(client_.mutex_);
-    while (client_.in_turn_) client_.changed_.Wait(client_.mutex_);
     client_.ThrowIfOver();
+    CheckSeconds(StrCat("the timeout of ", what), timeout, may_be_zero);
+    const Seconds limit = timeout + client_.options_.silence;
+    const auto deadline = Clock::now() + Ticks(limit);
+    while (client_.in_turn_ && client_.changed_.WaitUntil(client_.mutex_, deadline)) {
+    }
+    client_.ThrowIfOver();
+    if (client_.in_turn_)
+      throw Error(StrCat("another call of the trainer has not ended within ", limit.count(),
+                         " s, so there was no turn for ", what));
     client_.in_turn_ = true;
   }
   ~Turn() {
@@ -68,7 +80,12 @@ void TrainerClient::Serve(Communicator& communicator, const Roles& roles,
   Bridge* current = nullptr;
   WeightPublisher publisher(communicator, roles.workers(), std::move(transports), transport,
                             [&](Message message) {
-                              Dispatch(*current, std::move(message));
+                              try {
+                                Dispatch(*current, std::move(message));
+                              } catch (const std::exception& e) {
+                                current->ended = e.what();  // not the update's own failure alone
+                                throw;
+                              }
                               BeatIfDue(*current);
                             });
   const auto now = Clock::now();
@@ -105,6 +122,7 @@ void TrainerClient::Serve(Communicator& communicator, const Roles& roles,
 
 bool TrainerClient::Round(Bridge& bridge) {
   bool busy = RunTask(bridge);
+  if (bridge.ended.has_value()) throw Error(*bridge.ended);
   while (std::optional<Message> message = bridge.communicator.Poll()) {
     Dispatch(bridge, std::move(*message));
     busy = true;
@@ -256,7 +274,7 @@ void TrainerClient::Call(const Turn&, std::function<void(Bridge&)> task, Reply r
 }
 
 void TrainerClient::WaitUntilStarted() {
-  const Turn turn(*this);
+  const Turn turn(*this, "the wait for the start of all ranks", options_.startup);
   Call(
       turn, [](Bridge&) {}, Reply::kStart, "start of all ranks", options_.startup);
 }
@@ -295,7 +313,7 @@ std::vector<uint64_t> TrainerClient::SubmitInTurn(const Turn& turn,
 
 std::vector<uint64_t> TrainerClient::Submit(const std::vector<PromptGroup>& prompts, int group_size,
                                             const SamplingParams& sampling, bool want_hidden) {
-  const Turn turn(*this);
+  const Turn turn(*this, "Submit", options_.silence);
   return SubmitInTurn(turn, prompts, group_size, sampling, want_hidden);
 }
 
@@ -337,14 +355,12 @@ Collected TrainerClient::CollectInTurn(const Turn& turn, int groups, Seconds tim
 }
 
 Collected TrainerClient::Collect(int groups, Seconds timeout) {
-  const Turn turn(*this);
-  CheckSeconds("the timeout of Collect", timeout, /*may_be_zero=*/true);
+  const Turn turn(*this, "Collect", timeout, /*may_be_zero=*/true);
   return CollectInTurn(turn, groups, timeout);
 }
 
 Collected TrainerClient::Cancel(Seconds timeout) {
-  const Turn turn(*this);
-  CheckSeconds("the timeout of Cancel", timeout);
+  const Turn turn(*this, "Cancel", timeout);
   const auto deadline = Clock::now() + Ticks(timeout);
   const AbortMessage message{"cancelled by the trainer"};
   Call(
@@ -356,8 +372,7 @@ Collected TrainerClient::Cancel(Seconds timeout) {
 std::vector<Trajectory> TrainerClient::Rollout(const std::vector<PromptGroup>& prompts,
                                                int group_size, const SamplingParams& sampling,
                                                bool want_hidden, Seconds timeout) {
-  const Turn turn(*this);
-  CheckSeconds("the timeout of Rollout", timeout);
+  const Turn turn(*this, "Rollout", timeout);
   if (pending_groups_ > 0)
     throw Error(StrCat("Rollout while ", pending_groups_.load(),
                        " groups of earlier submissions are pending; collect or cancel them first"));
@@ -378,9 +393,10 @@ std::vector<Trajectory> TrainerClient::Rollout(const std::vector<PromptGroup>& p
 
 SyncReport TrainerClient::Publish(const UpdateOptions& options,
                                   const std::vector<NamedTensor>& tensors) {
-  const Turn turn(*this);
+  CheckRunning();
   CheckSeconds("the deadline of an update", options.deadline);
   CheckSeconds("the drain limit of an update", options.drain_limit);
+  const Turn turn(*this, "Publish", options.deadline);
   SyncReport report;
   Call(
       turn, [&](Bridge& bridge) { report = PublishOnBridge(bridge, options, tensors); },
@@ -402,8 +418,7 @@ SyncReport TrainerClient::PublishOnBridge(Bridge& bridge, const UpdateOptions& o
 }
 
 WireManifest TrainerClient::Manifest(Seconds timeout) {
-  const Turn turn(*this);
-  CheckSeconds("the timeout of Manifest", timeout);
+  const Turn turn(*this, "Manifest", timeout);
   WireManifest manifest;
   Call(
       turn,
@@ -414,8 +429,7 @@ WireManifest TrainerClient::Manifest(Seconds timeout) {
 
 ScoreResult TrainerClient::Score(const std::vector<int32_t>& tokens, bool want_logits,
                                  Seconds timeout) {
-  const Turn turn(*this);
-  CheckSeconds("the timeout of Score", timeout);
+  const Turn turn(*this, "Score", timeout);
   const ScoreMessage message{{next_request_++, tokens, want_logits}};
   const auto deadline = Clock::now() + Ticks(timeout);
   {
@@ -440,8 +454,7 @@ ScoreResult TrainerClient::Score(const std::vector<int32_t>& tokens, bool want_l
 }
 
 JobStats TrainerClient::Stats(Seconds timeout) {
-  const Turn turn(*this);
-  CheckSeconds("the timeout of Stats", timeout);
+  const Turn turn(*this, "Stats", timeout);
   const StatsMessage message{next_request_++};
   {
     MutexLock lock(mutex_);
@@ -461,8 +474,7 @@ std::vector<int> TrainerClient::LostRanks() const {
 }
 
 void TrainerClient::Finish(Seconds timeout) {
-  const Turn turn(*this);
-  CheckSeconds("the timeout of Finish", timeout);
+  const Turn turn(*this, "Finish", timeout);
   Call(
       turn, [](Bridge& bridge) { bridge.Send(FinishMessage{}); }, Reply::kFinish, "end of the job",
       timeout);

@@ -46,8 +46,9 @@ struct Collected {
 
 /// Thread rule: one thread runs Serve (the bridge thread: all messages go through it, and it keeps
 /// the heartbeat while the trainer computes); the calls below it come from any other thread, one at
-/// a time: a call waits for the one before it. So no publish is ever under way while a Collect
-/// waits for its reply, and no update can fall between the gate and the return.
+/// a time: a call waits for the one before it, as long as its own timeout and a silent rank may
+/// take. So no publish is ever under way while a Collect waits for its reply, and no update can
+/// fall between the gate and the return.
 ///
 /// Every call throws Error with the reason once the job is over, before it looks at its arguments,
 /// and within its deadline when there is no answer. A duration that is not finite and above 0 (for

@@ -2,7 +2,6 @@
 // makes a handle needs the configuration and is in launch/trainer_library.cc.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -20,7 +19,8 @@ struct rollcast_trainer {
   rollcast::TensorPack pack;
   rollcast::TrainerSession session;
   std::optional<rollcast::WireManifest> manifest;  // of the ranks, for `pack`
-  std::atomic<uint64_t> submissions{0};
+  rollcast::Mutex submissions_mutex;
+  uint64_t submissions RC_GUARDED_BY(submissions_mutex) = 0;
 };
 
 namespace rollcast {

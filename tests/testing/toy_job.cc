@@ -73,7 +73,10 @@ void ToyJob::RunWorker(int rank) {
     ToyEngine toy(options_.engine);
     RolloutWorkerOptions worker_options;
     worker_options.rank = rank;
-    RolloutWorker worker(*toy.engine, nullptr, std::make_unique<ToyScorer>(options_.score),
+    auto score = options_.score;
+    if (rank == options_.break_scorer)
+      score = [](const ScoreInput&) -> Score { throw std::runtime_error("the scorer broke"); };
+    RolloutWorker worker(*toy.engine, nullptr, std::make_unique<ToyScorer>(std::move(score)),
                          worker_options);
     EngineUpdateTarget target(*toy.engine, *toy.store);
     RolloutRankOptions options;

@@ -39,6 +39,7 @@ class ToyJob {
     double heartbeat_s = 0.2;
     double silence_s = 20;  // generous: a loaded machine is no fault
     std::function<Score(const ScoreInput&)> score;
+    int break_scorer = -1;                     // the rank whose scorer throws "the scorer broke"
     std::map<int, std::vector<Fault>> faults;  // by rank; 0 = the trainer
   };
 

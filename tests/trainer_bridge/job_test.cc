@@ -305,26 +305,72 @@ TEST(JobTest, AnUpdateEndsWithTheCoordinatorAndNamesIt) {
   ExpectEnd(job, {0, 2, 3}, "coordinator (rank 1) is lost");
 }
 
-TEST(JobTest, ARankWhoseScorerBreaksSaysSoAndIsReplaced) {
-  ToyJob::Options options;
+TEST(JobTest, AJobThatEndsDuringAnUpdateSaysWhyInEveryCall) {
+  ToyJob::Options options = Watchful(2);
+  options.silence_s = 20;
   std::atomic<bool> broken{false};
-  options.score = [&](const ScoreInput& input) -> Score {
-    if (input.prompt_id == "p0" && !broken.exchange(true))
-      throw std::runtime_error("the scorer broke");
+  options.score = [&](const ScoreInput&) -> Score {
+    while (!broken) std::this_thread::sleep_for(1ms);
+    throw std::runtime_error("the scorer broke");
+  };
+  ToyJob job(options);
+  job.client().WaitUntilStarted();
+  job.client().Submit(ToyPrompts(4), 1, Sampling(), false);
+  // The update waits for the vote of a rank that is gone, while the coordinator's scorer breaks.
+  job.Kill(2);
+  std::thread breaks([&] {
+    std::this_thread::sleep_for(300ms);
+    broken = true;
+  });
+  UpdateOptions update;
+  update.deadline = 600s;
+  ExpectError([&] { job.client().Publish(update, job.Weights(2)); }, {"the scorer broke"});
+  for (int i = 0; i < 2; ++i) ExpectError([&] { job.client().Stats(60s); }, {"the scorer broke"});
+  breaks.join();
+}
+
+TEST(JobTest, ACallDoesNotWaitForItsTurnForEver) {
+  ToyJob::Options options;
+  options.silence_s = 1;
+  options.heartbeat_s = 0.05;
+  std::atomic<bool> hold{true};
+  options.score = [&](const ScoreInput&) -> Score {
+    while (hold) std::this_thread::sleep_for(1ms);
     return {1, ""};
   };
+  ToyJob job(options);
+  job.client().WaitUntilStarted();
+  job.client().Submit(ToyPrompts(1), 1, Sampling(), false);
+  std::thread collects([&] { EXPECT_EQ(job.client().Collect(1, 60s).groups, 1); });
+  std::this_thread::sleep_for(100ms);
+  ExpectError([&] { job.client().Stats(100ms); },
+              {"another call of the trainer has not ended within 1.1 s"});
+  hold = false;
+  collects.join();
+  EXPECT_EQ(job.client().Stats(60s).returned, 1);
+}
+
+TEST(JobTest, ARankWhoseScorerBreaksSaysSoAndIsReplaced) {
+  ToyJob::Options options;
+  options.break_scorer = 2;
   options.workers = 3;
   ToyJob job(options);
   job.client().WaitUntilStarted();
-  try {
-    // Unless it was the coordinator's rank that broke, the job goes on.
-    for (const Trajectory& t : Rollout(job, ToyPrompts(9), 2))
-      EXPECT_EQ(t.outcome, Outcome::kCompleted) << t.message;
-    EXPECT_EQ(job.client().LostRanks().size(), 1u);
-    job.client().Finish(60s);
-  } catch (const Error& e) {
-    EXPECT_TRUE(Contains(e.what(), "the scorer broke")) << e.what();
+  for (const Trajectory& t : Rollout(job, ToyPrompts(9), 2)) {
+    EXPECT_EQ(t.outcome, Outcome::kCompleted) << t.message;
+    EXPECT_NE(t.rank, 2);
   }
+  EXPECT_EQ(job.client().LostRanks(), std::vector<int>{2});
+  EXPECT_EQ(job.Join(2), "the scorer broke");
+  job.client().Finish(60s);
+}
+
+TEST(JobTest, ACoordinatorWhoseScorerBreaksEndsTheJobWithThat) {
+  ToyJob::Options options;
+  options.break_scorer = 1;
+  ToyJob job(options);
+  job.client().WaitUntilStarted();
+  ExpectError([&] { Rollout(job, ToyPrompts(9), 2); }, {"the scorer broke"});
 }
 
 TEST(JobTest, CollectGivesWhatThereIsAtItsTimeout) {
