@@ -85,6 +85,12 @@ Request RequestOf(const Trajectory& t, uint64_t id, const Tokenizer* tokenizer) 
   request.id = id;
   request.prompt = t.prompt;
   request.sampling = t.sampling;
+  if (t.finish_reason == FinishReason::kLength) {
+    // It may have been the context that was full, and the one here may be longer.
+    const int length = static_cast<int>(t.completion.size());
+    request.sampling.max_tokens = std::min(request.sampling.max_tokens, length);
+    request.sampling.min_tokens = std::min(request.sampling.min_tokens, length);
+  }
   if (t.sampling.stop_strings.empty()) return request;
   if (tokenizer == nullptr)
     throw Error("a row has stop strings, and there is no tokenizer to find them with");

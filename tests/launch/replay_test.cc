@@ -62,6 +62,17 @@ TEST_F(ReplayTest, AFileOfTheSameWeightsReplaysBitForBit) {
   }
 }
 
+TEST_F(ReplayTest, WhatFilledAShorterContextEndsWhereItHad) {
+  const CommandResult made =
+      RunRollcast({"generate", "--model", Path("toy"), "--prompts", Path("p.jsonl"), "--output",
+                   Path("short.h5"), "--max-tokens", "200", "--set", "engine.max_context=30",
+                   "--set", "sampling.ignore_eos=true"});
+  ASSERT_EQ(made.status, 0) << made.out;
+  const CommandResult r = Replay("short.h5", "toy");
+  EXPECT_EQ(r.status, 0) << r.out;
+  EXPECT_NE(r.out.find(" 0 differ"), std::string::npos) << r.out;
+}
+
 TEST_F(ReplayTest, ALastBitOfALogProbabilityIsFound) {
   WriteChanged("changed.h5",
                [](Trajectory& t) { t.logprob[3] = std::nextafter(t.logprob[3], 0.0f); });
