@@ -80,7 +80,10 @@ void Coordinator::Handle(int source, JobMessage message, Clock::time_point now) 
     OnResults(source, std::move(*results));
   } else if (auto* submit = std::get_if<SubmitMessage>(&message)) {
     Submit(std::move(submit->groups));
-  } else if (auto* collect = std::get_if<CollectMessage>(&message)) {
+  } else if (auto* collect = std::get_if<CollectMessage>(&message); collect && !collect->groups) {
+    // Withdrawn, unless its reply is on its way already.
+    if (collect_.has_value() && collect_->request == collect->request) collect_->groups = 0;
+  } else if (collect) {
     RC_CHECK(!collect_.has_value(), "a second Collect before the reply to the first");
     collect_ = Collect{collect->request, std::max(collect->groups, 1),
                        now + Ticks(std::chrono::duration<double>(collect->timeout_s))};

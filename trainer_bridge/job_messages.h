@@ -113,7 +113,8 @@ struct SubmitMessage {
 };
 
 /// Answered by one CollectReply: when `groups` are ready, when nothing is left to wait for, or
-/// after `timeout_s` with what there is.
+/// after `timeout_s` with what there is. One without groups withdraws the one of the same
+/// `request`, which is then answered at once, with nothing.
 struct CollectMessage {
   static constexpr MessageType kType = MessageType::kCollect;
   uint64_t request = 0;

@@ -165,6 +165,10 @@ int rollcast_trainer_cancel(rollcast_trainer* trainer, double timeout_s, rollcas
   });
 }
 
+int rollcast_trainer_interrupt(rollcast_trainer* trainer) {
+  return CallFromC([&] { rollcast::Given(trainer, "trainer").session.Interrupt(); });
+}
+
 int rollcast_trainer_rollout(rollcast_trainer* trainer, const char* prompts,
                              const rollcast_draw* draw, double timeout_s,
                              rollcast_result** result) {

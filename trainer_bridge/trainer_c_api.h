@@ -130,6 +130,11 @@ ROLLCAST_API int rollcast_trainer_collect(rollcast_trainer* trainer, int32_t gro
 ROLLCAST_API int rollcast_trainer_cancel(rollcast_trainer* trainer, double timeout_s,
                                          rollcast_result** result);
 
+/* Ends the wait of a rollcast_trainer_collect, _cancel or _rollout in another thread, at once: it
+ * returns as at its timeout, what is pending stays so, and other calls have their turn. _cancel
+ * does that itself first. Never waits; without such a call it does nothing. */
+ROLLCAST_API int rollcast_trainer_interrupt(rollcast_trainer* trainer);
+
 /* Submit and collect at once: every completion of `prompts`, in their order. Nothing else may be
  * pending. An error at `timeout_s`: groups that were done by then are in the trajectory file alone,
  * the others go on and stay pending, for rollcast_trainer_collect or rollcast_trainer_cancel. */

@@ -58,6 +58,7 @@ class TrainerClient::Turn {
       throw Error(StrCat("another call of the trainer has not ended within ", limit.count(),
                          " s, so there was no turn for ", what));
     client_.in_turn_ = true;
+    client_.interrupted_ = false;
   }
   ~Turn() {
     MutexLock lock(client_.mutex_);
@@ -123,6 +124,12 @@ void TrainerClient::Serve(Communicator& communicator, const Roles& roles,
 bool TrainerClient::Round(Bridge& bridge) {
   bool busy = RunTask(bridge);
   if (bridge.ended.has_value()) throw Error(*bridge.ended);
+  uint64_t withdrawn = 0;
+  {
+    MutexLock lock(mutex_);
+    if (interrupted_) withdrawn = std::exchange(collecting_, 0);
+  }
+  if (withdrawn != 0) bridge.Send(CollectMessage{withdrawn, 0, 0});
   while (std::optional<Message> message = bridge.communicator.Poll()) {
     Dispatch(bridge, std::move(*message));
     busy = true;
@@ -320,6 +327,8 @@ std::vector<uint64_t> TrainerClient::Submit(const std::vector<PromptGroup>& prom
 Collected TrainerClient::CollectInTurn(const Turn& turn, int groups, Seconds timeout) {
   const auto deadline = Clock::now() + Ticks(timeout);
   Collected collected;
+  collected.live = live_;
+  collected.pending_groups = pending_groups_;
   bool more = true;
   // What is ready may take several replies. No update comes between: this call has the turn.
   while (more) {
@@ -327,12 +336,17 @@ Collected TrainerClient::CollectInTurn(const Turn& turn, int groups, Seconds tim
     const CollectMessage message{next_request_++, groups - collected.groups, left.count()};
     {
       MutexLock lock(mutex_);
+      if (interrupted_) break;
       collect_reply_.reset();
     }
+    const auto send = [&](Bridge& bridge) {
+      bridge.Send(message);
+      MutexLock lock(mutex_);
+      collecting_ = message.request;
+    };
     try {
-      Call(
-          turn, [&](Bridge& bridge) { bridge.Send(message); }, Reply::kCollect,
-          "reply to Collect from the coordinator", left + options_.silence);
+      Call(turn, send, Reply::kCollect, "reply to Collect from the coordinator",
+           left + options_.silence);
     } catch (const Error& e) {
       // A reply that comes later would have been gated against a version that is live no more.
       Fail(e.what());
@@ -343,6 +357,7 @@ Collected TrainerClient::CollectInTurn(const Turn& turn, int groups, Seconds tim
       MutexLock lock(mutex_);
       reply = std::move(*collect_reply_);
       collect_reply_.reset();
+      collecting_ = 0;
     }
     RC_CHECK_EQ(reply.request, message.request);
     collected.groups += reply.groups;
@@ -359,7 +374,13 @@ Collected TrainerClient::Collect(int groups, Seconds timeout) {
   return CollectInTurn(turn, groups, timeout);
 }
 
+void TrainerClient::Interrupt() {
+  MutexLock lock(mutex_);
+  interrupted_ = in_turn_;
+}
+
 Collected TrainerClient::Cancel(Seconds timeout) {
+  Interrupt();
   const Turn turn(*this, "Cancel", timeout);
   const auto deadline = Clock::now() + Ticks(timeout);
   const AbortMessage message{"cancelled by the trainer"};

@@ -87,7 +87,12 @@ class TrainerClient {
   /// Ends what is pending and returns it, whole groups in the order in which they are done:
   /// completions that had been finished as they are, the others as aborted with the tokens that
   /// there are, over-lag ones without another try. After `timeout` returns what there is.
+  /// Interrupts a call that has the turn.
   Collected Cancel(std::chrono::duration<double> timeout) RC_EXCLUDES(mutex_);
+
+  /// Ends the wait of the Collect, Cancel or Rollout that has the turn: it returns as at its
+  /// timeout, and what is pending stays so. Never waits.
+  void Interrupt() RC_EXCLUDES(mutex_);
 
   /// Submit and Collect: every completion of `prompts`, in their order. Nothing else may be
   /// pending. Throws Error at `timeout`: groups that were done by then are in the trajectory file
@@ -159,6 +164,8 @@ class TrainerClient {
   mutable Mutex mutex_;
   CondVar changed_;
   bool in_turn_ RC_GUARDED_BY(mutex_) = false;
+  bool interrupted_ RC_GUARDED_BY(mutex_) = false;  // the call that has the turn
+  uint64_t collecting_ RC_GUARDED_BY(mutex_) = 0;   // its Collect that is with the coordinator
   std::function<void(Bridge&)> task_ RC_GUARDED_BY(mutex_);
   TaskState task_state_ RC_GUARDED_BY(mutex_) = TaskState::kNone;
   std::exception_ptr task_failure_ RC_GUARDED_BY(mutex_);

@@ -45,7 +45,8 @@ TEST_P(PythonJobTest, EndsWell) {
 
 std::string CaseName(const ::testing::TestParamInfo<const char*>& info) { return info.param; }
 INSTANTIATE_TEST_SUITE_P(Cases, PythonJobTest,
-                         ::testing::Values("rollout", "submit", "publish", "arguments", "own_mpi"),
+                         ::testing::Values("rollout", "submit", "publish", "arguments", "goes_on",
+                                           "own_mpi"),
                          CaseName);
 
 TEST_F(PythonTest, AnExceptionInTheScriptEndsTheJobWithItsText) {

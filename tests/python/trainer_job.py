@@ -401,6 +401,85 @@ def interrupted(client, _):
         client.rollout(PROMPTS, 64, {"max_tokens": 400})
 
 
+def goes_on(client, model):
+    """Ctrl-C in a call, and the script goes on."""
+    long = {"max_tokens": 480, "ignore_eos": True}
+
+    def interrupt(call, after=0.3):
+        timer = threading.Timer(after, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        begin = time.monotonic()
+        try:
+            call()
+        except KeyboardInterrupt:
+            return time.monotonic() - begin
+        raise AssertionError("no KeyboardInterrupt")
+
+    # Nothing is lost of what is pending, and nothing waits for it.
+    many = ["a", "b", "c"] * 16
+    client.submit(many, 64, long)
+    assert interrupt(client.collect) < 5
+    pending = client.collect(timeout=0)
+    assert pending.groups + pending.pending_groups == len(many) and pending.pending_groups > 0
+    begin = time.monotonic()
+    rest = client.cancel()
+    assert pending.groups + rest.groups == len(many) and time.monotonic() - begin < 5
+    assert len(pending) + len(rest) == len(many) * 64
+
+    assert interrupt(lambda: client.rollout(many, 64, long)) < 5
+    begin = time.monotonic()
+    cancelled = client.cancel()
+    assert cancelled.groups == len(many) and time.monotonic() - begin < 5
+    assert any(t.outcome == "aborted" for t in cancelled)
+    assert len(client.rollout(PROMPTS, 2).completed()) == 6
+
+    # What an update sends is the script's again only once it has ended.
+    weights = {n: to_float32(w) for n, w in read_weights(model).items()}
+    digest = client.publish(weights).digest
+    call = client._library.call
+
+    def late(name, *arguments):
+        if name == "rollcast_trainer_publish":
+            time.sleep(1)
+        call(name, *arguments)
+
+    client._library.call = late
+    interrupt(lambda: client.publish(weights))
+    client._library.call = call
+    assert client.live_version == 2
+    for w in weights.values():
+        w[...] = np.nan
+    norm = {"model.norm.weight": read_weights(model)["model.norm.weight"]}
+    assert client.publish(norm, partial=True).digest == digest
+
+    # `cancel` of another thread ends a rollout that waits.
+    seen = []
+
+    def wait():
+        try:
+            client.rollout(many, 64, long)
+        except rollcast.RollcastError as error:
+            seen.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.3)
+    begin = time.monotonic()
+    assert client.cancel().groups == len(many) and time.monotonic() - begin < 5
+    thread.join()
+    assert len(seen) == 1 and "go on: collect or cancel them" in seen[0], seen
+
+    child = os.fork()
+    if child == 0:
+        try:
+            expect_error("this is a fork of the trainer", client.stats)
+            client.__exit__(None, None, None)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def killed(client, model):
     client.rollout(PROMPTS, 1)
     pathlib.Path(model, "started").touch()

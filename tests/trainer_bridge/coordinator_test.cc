@@ -323,6 +323,29 @@ TEST_F(CoordinatorTest, AGroupLargerThanAMessageComesInParts) {
   EXPECT_EQ(appended_.size(), 10u);
 }
 
+TEST_F(CoordinatorTest, AWithdrawnCollectIsAnsweredAtOnceWithNothing) {
+  Make({1});
+  Start();
+  Submit(10, 1);
+  Submit(11, 1);
+  const std::vector<GroupWork> work = TakeWork(1);
+  Return(1, work.at(0), 0);
+  Collect(2);
+  EXPECT_TRUE(Take<CollectReply>(kTrainer).empty());
+  Say(kTrainer, CollectMessage{request_, 0, 0});
+  const auto replies = Take<CollectReply>(kTrainer);
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].request, request_);
+  EXPECT_TRUE(replies[0].trajectories.empty());
+  EXPECT_EQ(replies[0].groups, 0);
+  EXPECT_EQ(replies[0].pending_groups, 2);
+  EXPECT_FALSE(replies[0].more);
+  Say(kTrainer, CollectMessage{request_, 0, 0});
+  EXPECT_TRUE(Take<CollectReply>(kTrainer).empty()) << "it has been answered";
+  Collect(1);
+  EXPECT_EQ(Take<CollectReply>(kTrainer).at(0).groups, 1) << "nothing was lost";
+}
+
 TEST_F(CoordinatorTest, CollectWithNothingPendingRepliesAtOnce) {
   Make({1});
   Start();

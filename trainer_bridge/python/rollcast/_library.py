@@ -74,6 +74,7 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
         ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(Draw), _OUT]),
     "rollcast_trainer_collect": (ctypes.c_int, [_P, ctypes.c_int32, ctypes.c_double, _OUT]),
     "rollcast_trainer_cancel": (ctypes.c_int, [_P, ctypes.c_double, _OUT]),
+    "rollcast_trainer_interrupt": (ctypes.c_int, [_P]),
     "rollcast_trainer_rollout": (
         ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(Draw), ctypes.c_double, _OUT]),
     "rollcast_trainer_publish": (
@@ -172,6 +173,13 @@ class Result:
         self._library = library
         self._handle = ctypes.c_void_p()
         call(ctypes.byref(self._handle))
+
+    @classmethod
+    def owner_of(cls, library: Library, handle: ctypes.c_void_p) -> "Result":
+        def give(out: Any) -> None:
+            out._obj.value = handle.value
+
+        return cls(library, give)
 
     def __enter__(self) -> "Result":
         return self

@@ -176,8 +176,8 @@ class Client:
     weights, and the first call that needs them waits for that. Between calls a thread of the library
     keeps the job alive: the script may compute for as long as it likes.
 
-    Any thread may call; one call waits for another, for as long as its own `timeout` and
-    sync.heartbeat_s allow. What rollcast says is wrong comes as
+    Any thread may call; one call waits for another, for as long as its own `timeout` and three times
+    sync.heartbeat_s allow. `cancel` interrupts the call that it would wait for. What rollcast says is wrong comes as
     RollcastError. The library starts MPI itself unless the script has (`import mpi4py` first is fine,
     but mpi4py then ends MPI when the script does, and the ranks wait only 10 s for that once the job
     is over). Of a trainer of many processes one opens the Client.
@@ -198,9 +198,12 @@ class Client:
         self._idle = threading.Condition()
         self._calls = 0  # into the library under way; guarded by _idle, as is the end of _handle
         self._publishing = threading.Lock()
-        self._abandoned_publishes: List[threading.Thread] = []  # that Ctrl-C has left
+        self._abandoned_publishes: List[threading.Event] = []  # that a second Ctrl-C has left
+        self._left: List[Batch] = []  # what interrupted calls had got
         self._kept: List[Any] = []  # tensors that a late rank may still be reading
         self._known: Optional[frozenset] = None
+        if isinstance(settings, str):
+            raise TypeError("settings is a single setting; give a list, or a dict by key")
         if isinstance(settings, MappingABC):
             settings = [f"{key}={_toml(value)}" for key, value in settings.items()]
         sets = [setting.encode() for setting in settings or []]
@@ -244,13 +247,11 @@ class Client:
         rest of each Trajectory; `batch.padded().reward` has the rewards as one array.
         Nothing else may be pending. Raises RollcastError after `timeout` seconds: groups that were
         done by then are in the trajectory file alone, and the others go on; `collect` waits for them,
-        and `cancel` ends them.
+        and `cancel` ends them. So it is after a Ctrl-C.
         """
         draw = self._draw(group_size, sampling, seed, in_flight, hidden)
         limit = seconds("timeout", timeout)
-        with self._result("rollcast_trainer_rollout", _rows(prompts), ctypes.byref(draw),
-                          limit) as result:
-            return read_batch(result, self._arrays)
+        return self._batch("rollcast_trainer_rollout", _rows(prompts), ctypes.byref(draw), limit)
 
     def submit(
         self,
@@ -270,20 +271,20 @@ class Client:
     def collect(self, groups: Optional[int] = None, timeout: float = 3600.0) -> Batch:
         """Waits for `groups` whole groups, in the order in which they are done; None: all that are
         pending. Fewer come back after `timeout` seconds (0: what is there), or when no more are
-        pending. Each was checked against the policy version that is live now."""
+        pending. Each was checked against the policy version that is live now. After a Ctrl-C
+        nothing is lost: what it had got comes with the next call."""
         count = INT32_MAX if groups is None else integer("groups", groups, 1, INT32_MAX)
         limit = seconds("timeout", timeout, zero=True)
-        with self._result("rollcast_trainer_collect", count, limit) as result:
-            return read_batch(result, self._arrays)
+        return self._with_left(self._batch("rollcast_trainer_collect", count, limit))
 
     def cancel(self, timeout: float = 60.0) -> Batch:
         """Ends what is pending and returns it: completions that had been finished as they are, the
         others with the outcome "aborted" and the tokens that there are. Whether it is used or not, it
-        is no longer pending, and is in the trajectory file. What is not there after `timeout`
+        is no longer pending, and is in the trajectory file. A `rollout` or `collect` that waits in
+        another thread ends with what it has, as at its timeout. What is not there after `timeout`
         seconds (a slow scorer has it) stays pending: `pending_groups` of the batch says how much."""
         limit = seconds("timeout", timeout)
-        with self._result("rollcast_trainer_cancel", limit) as result:
-            return read_batch(result, self._arrays)
+        return self._with_left(self._batch("rollcast_trainer_cancel", limit))
 
     # Weights
 
@@ -320,6 +321,9 @@ class Client:
         [sync]. `partial`: not every tensor is given, and the others stay as they are; then `names`, if
         any, are exactly those that are given.
 
+        A Ctrl-C is raised once the update has ended, since it is sent from `tensors`; see
+        `live_version` for how. A second one is raised at once: do not touch the tensors then.
+
         Raises RollcastError, naming the tensor, when the tensors do not fit the model, before anything
         has been sent; UpdateError when the update was not committed.
         """
@@ -338,12 +342,12 @@ class Client:
         with self._publishing:
             # What is copied goes where the copies of an earlier update may still be sent from.
             while self._abandoned_publishes:
-                self._abandoned_publishes[-1].join()
+                self._abandoned_publishes[-1].wait()
                 self._abandoned_publishes.pop()
             given, owners = self._gather(tensors)
             self._kept.append((given, owners))  # also if Ctrl-C leaves the call
             with self._result("rollcast_trainer_publish", (Tensor * len(given))(*given), len(given),
-                              ctypes.byref(update), abandoned=self._abandoned_publishes) as result:
+                              ctypes.byref(update), interrupted=self._await_publish) as result:
                 report = SyncReport(**result.json())
             if not report.error:
                 self._kept.pop()
@@ -391,6 +395,7 @@ class Client:
         exit with 0. Default: sync.deadline_s seconds. A second call does nothing."""
         if self._over:
             return
+        self._check_process()
         limit = seconds(
             "timeout", self.config["sync"]["deadline_s"] if timeout is None else timeout)
         self._call("rollcast_trainer_finish", limit)
@@ -400,6 +405,7 @@ class Client:
         """Ends the job as failed: every rank exits with a non-zero status and says `why`."""
         if self._over:
             return
+        self._check_process()
         with self._in_call() as handle:
             self._library.call("rollcast_trainer_fail", handle, why.encode("utf-8", "replace"))
         self._close()
@@ -413,6 +419,8 @@ class Client:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
+        if os.getpid() != self._process:
+            return  # a fork of the script has no part in the job
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             try:
                 self.finish()
@@ -429,9 +437,15 @@ class Client:
 
     # Inside
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RollcastError(
+                f"this is a fork of the trainer (process {self._process}), which has no part in the job")
+
     @contextlib.contextmanager
     def _in_call(self) -> Iterator[ctypes.c_void_p]:
         """The handle, which is not closed before the block has ended."""
+        self._check_process()
         with self._idle:
             if self._handle is None:
                 raise RollcastError("the job is over: the client has been closed")
@@ -444,41 +458,73 @@ class Client:
                 self._calls -= 1
                 self._idle.notify_all()
 
-    def _wait(self, body: Callable[[], None], abandoned: Optional[List[threading.Thread]] = None
-              ) -> None:
-        """Calls on a thread of its own, so that Ctrl-C is heard while the call waits; the thread is
-        then put into `abandoned`."""
+    def _wait(self, body: Callable[[], None],
+              interrupted: Callable[[threading.Event], None] = lambda over: None) -> None:
+        """Calls on a thread of its own, so that Ctrl-C is heard while the call waits; it then goes
+        on, and `interrupted` is given the event of its end."""
         failure: List[BaseException] = []
+        # Not Thread.join: after a Ctrl-C in it some versions of Python take the thread for ended.
+        over = threading.Event()
 
         def run() -> None:
             try:
                 body()
             except BaseException as error:
                 failure.append(error)
+            finally:
+                over.set()
 
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
+        threading.Thread(target=run, daemon=True).start()
         try:
-            thread.join()
+            over.wait()
         except BaseException:
-            if abandoned is not None:
-                abandoned.append(thread)
+            interrupted(over)
             raise
         if failure:
             raise failure[0]
 
     def _call(self, name: str, *arguments: Any,
-              abandoned: Optional[List[threading.Thread]] = None) -> None:
+              interrupted: Callable[[threading.Event], None] = lambda over: None) -> None:
         def body() -> None:
             with self._in_call() as handle:
                 self._library.call(name, handle, *arguments)
 
-        self._wait(body, abandoned)
+        self._wait(body, interrupted)
 
     def _result(self, name: str, *arguments: Any,
-                abandoned: Optional[List[threading.Thread]] = None) -> Result:
+                interrupted: Callable[[threading.Event], None] = lambda over: None) -> Result:
         return Result(self._library,
-                      lambda out: self._call(name, *arguments, out, abandoned=abandoned))
+                      lambda out: self._call(name, *arguments, out, interrupted=interrupted))
+
+    def _batch(self, name: str, *arguments: Any) -> Batch:
+        """Of a call that Ctrl-C ends early; what it has got by then is for the next `collect`."""
+        given = ctypes.c_void_p()
+
+        def read() -> Batch:
+            with Result.owner_of(self._library, given) as result:
+                return read_batch(result, self._arrays)
+
+        def interrupted(over: threading.Event) -> None:
+            with self._in_call() as handle:
+                self._library.call("rollcast_trainer_interrupt", handle)
+            over.wait()
+            if given.value:
+                self._left.append(read())
+
+        self._call(name, *arguments, ctypes.byref(given), interrupted=interrupted)
+        return read()
+
+    def _with_left(self, batch: Batch) -> Batch:
+        parts, self._left = [*self._left, batch], []
+        return Batch([t for part in parts for t in part], batch.live_version,
+                     sum(part.groups for part in parts), batch.pending_groups, self._arrays)
+
+    def _await_publish(self, over: threading.Event) -> None:
+        try:
+            over.wait()
+        except BaseException:
+            self._abandoned_publishes.append(over)
+            raise
 
     def _close(self) -> None:
         self._over = True

@@ -121,6 +121,8 @@ def check(name: str, tensor: Any) -> None:
             raise RollcastError(
                 f"tensor {name}: a {type(tensor).__name__}; expected a torch tensor or a numpy array")
         return
+    if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
+        raise RollcastError(f"tensor {name}: {tensor.layout}; expected a dense tensor")
     if hasattr(tensor, "full_tensor"):
         raise RollcastError(
             f"tensor {name}: a DTensor, of which this process has a shard; yield "

@@ -36,11 +36,12 @@ class Trajectory:
     group_id: int  #: unique in a run; the completions of one prompt share it
     sample_index: int  #: in [0, group_size)
     group_size: int
-    prompt: Array  #: [P] int32 token ids
+    prompt: Array  #: [P] int32 token ids; empty where a text was ended before a rank had it (rank -1)
     completion: Array  #: [C] int32 token ids
     logprob: Array  #: [C] float32, under softmax(logits / temperature): to train against
     logprob_raw: Array  #: [C] float32, under softmax(logits): temperature 1, as `Client.score` gives
-    logprob_filtered: Optional[Array]  #: [C] float32, under what was drawn from; None without a filter
+    logprob_filtered: Optional[Array]  #: [C] float32, under what was drawn from; None without a
+    # filter, and `logprob_raw` at temperature 0
     policy_version: Array  #: [C] int64, that drew the token
     hidden: Optional[Array]  #: [C, hidden size] float32 before the final norm; None unless asked for
     reward: float  #: NaN where there is none
