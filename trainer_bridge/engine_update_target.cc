@@ -78,7 +78,9 @@ void EngineUpdateTarget::Drain(InFlightPolicy policy, Deadline deadline, const S
     while (drained.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready)
       if (service) service();
   } catch (...) {
-    engine_.ResumeAdmission();  // nobody waits for the end of it, the destructor of `drained` least
+    // Again and again: the drain may not have begun when the first one comes.
+    do engine_.ResumeAdmission();
+    while (drained.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready);
     throw;
   }
   drained.get();

@@ -505,9 +505,10 @@ class Client:
                 return read_batch(result, self._arrays)
 
         def interrupted(over: threading.Event) -> None:
-            with self._in_call() as handle:
-                self._library.call("rollcast_trainer_interrupt", handle)
-            over.wait()
+            # Again and again: the call may not have its turn yet.
+            while not over.wait(0.05):
+                with self._in_call() as handle:
+                    self._library.call("rollcast_trainer_interrupt", handle)
             if given.value:
                 self._left.append(read())
 
