@@ -70,9 +70,8 @@ class Builder {
         seen_(text.data()) {}
 
   json Parse() {
-    if (text_.empty())
-      Fail(StrCat("not valid JSON: ",
-                  kEndsEarly));  // versions of the parser have other words for it
+    // Versions of the parser have other words for it.
+    if (text_.empty()) Fail(StrCat("not valid JSON: ", kEndsEarly));
     // Which the parser would take for the end of the text.
     if (const size_t at = text_.find('\0'); at != std::string_view::npos) {
       seen_ = text_.data() + at + 1;

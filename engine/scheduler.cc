@@ -198,13 +198,12 @@ void Scheduler::PlanPrefills(PolicyVersion version, ScheduledBatch& batch) {
     }
     // In order of arrival: who does not fit holds up those behind, or a long prompt would wait for
     // ever. PlanLogits admits who wants logits.
-    if (sequence->request.want_logits &&
-        CanAllocate(PagesFor(sequence->known(), limits_.page_size))) {
+    if (sequence->request.want_logits) {
+      if (!CanAllocate(PagesFor(sequence->known(), limits_.page_size))) return;
       ++i;
       continue;
     }
-    if (sequence->request.want_logits || free_slots_.empty() || !Admit(sequence, version, batch))
-      return;
+    if (free_slots_.empty() || !Admit(sequence, version, batch)) return;
     std::erase(waiting_, sequence);
     PlanChunk(sequence, version, batch);
     // Attaching siblings may have taken others out of the queue: start over at its head.

@@ -26,10 +26,8 @@ constexpr const char* kLogprobDefinition =
     "float32, natural logarithm. logprob: of the sampled token under softmax(logits / temperature) "
     "before top-k, top-p and min-p, at temperature 0 equal to logprob_raw. logprob_raw: under "
     "softmax(logits). logprob_filtered: under the distribution drawn from (after penalties, stop "
-    "ids "
-    "ruled out up to min_tokens, top-k, top-p and min-p), at temperature 0 equal to logprob_raw, "
-    "NaN "
-    "where there was none of these.";
+    "ids ruled out up to min_tokens, top-k, top-p and min-p), at temperature 0 equal to "
+    "logprob_raw, NaN where there was none of these.";
 
 // What a trajectory's row is made of, by reference.
 struct RowView {

@@ -444,6 +444,18 @@ TEST(Engine, AnUpdateCanAbortAndARequestCanChooseOtherwise) {
   EXPECT_EQ(finished[1].output.size(), 30u);
 }
 
+/// Steps beside a drain of all until it has ended.
+void Drain(ToyEngine& toy, std::vector<Completion>& finished) {
+  std::thread draining([&] {
+    toy.engine->Drain(InFlightPolicy::kDrain,
+                      std::chrono::steady_clock::now() + std::chrono::seconds(60));
+  });
+  while (!toy.engine->stats().holding) std::this_thread::yield();
+  while (toy.engine->Step(finished)) {
+  }
+  draining.join();
+}
+
 TEST(Engine, DrainFinishesWhatHasBegunUnderTheOldPolicy) {
   EngineConfig config = ToyEngineConfig();
   config.max_running = 2;
@@ -451,17 +463,7 @@ TEST(Engine, DrainFinishesWhatHasBegunUnderTheOldPolicy) {
   for (int i = 1; i <= 4; ++i) ASSERT_EQ(toy.engine->Submit(ToyRequest(i, 5, 10)), "");
   std::vector<Completion> finished;
   for (int i = 0; i < 3; ++i) toy.engine->Step(finished);
-  const auto drain = [&] {
-    std::thread draining([&] {
-      toy.engine->Drain(InFlightPolicy::kDrain,
-                        std::chrono::steady_clock::now() + std::chrono::seconds(60));
-    });
-    while (!toy.engine->stats().holding) std::this_thread::yield();
-    while (toy.engine->Step(finished)) {
-    }
-    draining.join();
-  };
-  drain();
+  Drain(toy, finished);
   UpdateWeights(toy, 1, 2, InFlightPolicy::kDrain);
   while (toy.engine->Step(finished)) {
   }
@@ -543,14 +545,7 @@ TEST(Engine, ADrainAdmitsNobodyOfAGroupWhosePromptIsBeingPrefilled) {
   }
   std::vector<Completion> finished;
   toy.engine->Step(finished);
-  std::thread draining([&] {
-    toy.engine->Drain(InFlightPolicy::kDrain,
-                      std::chrono::steady_clock::now() + std::chrono::seconds(60));
-  });
-  while (!toy.engine->stats().holding) std::this_thread::yield();
-  while (toy.engine->Step(finished)) {
-  }
-  draining.join();
+  Drain(toy, finished);
   ASSERT_EQ(finished.size(), 1u);
   EXPECT_EQ(finished[0].spans, (std::vector<PolicySpan>{{0, 5, 0}}));
   UpdateWeights(toy, 1, 2, InFlightPolicy::kDrain);

@@ -296,32 +296,28 @@ TEST_P(HeadTest, AllIdsMaskedOrNotANumber) {
   sampling.min_length = 100;
   ChosenLogits two(*backend, {1, 2}, 1);
   EXPECT_EQ(two.Draw(sampling, 1).valid, 1);
-  ChosenLogits broken(*backend, std::vector<float>(5000, kPoison), 1);
-  for (float top_p : {1.0f, 0.9f}) {
-    SlotSampling s = DefaultSampling();
-    s.top_p = top_p;
-    const SampleResult result = broken.Draw(s, 1);
-    EXPECT_EQ(result.token, 0);
-    EXPECT_TRUE(std::isnan(result.logprob));
-    EXPECT_TRUE(std::isnan(result.logprob_raw));
+  // All, and as many as have no other id beside them in their slice of the vocabulary.
+  std::vector<float> last_slice(4097, 0.0f);
+  last_slice[4096] = kPoison;
+  for (const auto& logits : {std::vector<float>(5000, kPoison), last_slice}) {
+    ChosenLogits broken(*backend, logits, 1);
+    for (float top_p : {1.0f, 0.9f}) {
+      SlotSampling s = DefaultSampling();
+      s.top_p = top_p;
+      const SampleResult result = broken.Draw(s, 1);
+      if (std::isnan(logits[0]))
+        EXPECT_EQ(result.token, 0);
+      else
+        EXPECT_NE(result.token, 4096);
+      EXPECT_TRUE(std::isnan(result.logprob));
+      EXPECT_TRUE(std::isnan(result.logprob_raw));
+    }
   }
   std::vector<float> one_nan(5000, 0.0f);
   one_nan[4200] = kPoison;
   const SampleResult result = ChosenLogits(*backend, one_nan, 1).Draw(DefaultSampling(), 1);
   EXPECT_NE(result.token, 4200);
   EXPECT_TRUE(std::isnan(result.logprob)) << "a broken row must show in its log-probability";
-  // As many as have no other id beside them in their slice of the vocabulary.
-  std::vector<float> last_slice(4097, 0.0f);
-  last_slice[4096] = kPoison;
-  ChosenLogits rest(*backend, last_slice, 1);
-  for (float top_p : {1.0f, 0.9f}) {
-    SlotSampling s = DefaultSampling();
-    s.top_p = top_p;
-    const SampleResult r = rest.Draw(s, 1);
-    EXPECT_NE(r.token, 4096);
-    EXPECT_TRUE(std::isnan(r.logprob));
-    EXPECT_TRUE(std::isnan(r.logprob_raw));
-  }
 }
 
 TEST_P(HeadTest, DrawsFollowTheDistribution) {
