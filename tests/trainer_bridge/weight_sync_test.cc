@@ -461,10 +461,10 @@ TEST(WeightSync, ALostAbortIsAskedForAgain) {
 TEST(WeightSync, ASlowRankDropsTheUpdateAndTakesTheNext) {
   UpdateRanks::Options options;
   options.faults[1] = {{Fault::Kind::kDelay, Fault::On::kSend, MessageType::kVerified, 1,
-                        std::chrono::milliseconds(700)}};
+                        std::chrono::milliseconds(2500)}};
   UpdateRanks ranks(2, options);
   const SyncReport report =
-      ranks.publisher().Publish(With(UpdateMode::kStaged, 0.5), Weights(1).tensors);
+      ranks.publisher().Publish(With(UpdateMode::kStaged, 2.0), Weights(1).tensors);
   EXPECT_FALSE(report.committed);
   EXPECT_TRUE(Contains(report.error, "no checksum from rank 1")) << report.error;
   SyncReport next;
