@@ -54,6 +54,7 @@ class TrainerSession {
 
   /// TrainerClient::Finish, and leaves MPI.
   void Finish(std::chrono::duration<double> timeout);
+  /// TrainerClient::Interrupt, from any thread.
   void Interrupt() { client_.Interrupt(); }
   /// TrainerClient::Fail; the peers are told before the session is gone.
   void Fail(const std::string& why) { client_.Fail(why); }

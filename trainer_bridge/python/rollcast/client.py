@@ -177,8 +177,8 @@ class Client:
     keeps the job alive: the script may compute for as long as it likes.
 
     Any thread may call; one call waits for another, for as long as its own `timeout` and three times
-    sync.heartbeat_s allow. `cancel` interrupts the call that it would wait for. What rollcast says is wrong comes as
-    RollcastError. The library starts MPI itself unless the script has (`import mpi4py` first is fine,
+    sync.heartbeat_s allow. `cancel` interrupts the call that it would wait for. What rollcast says
+    is wrong comes as RollcastError. The library starts MPI itself unless the script has (`import mpi4py` first is fine,
     but mpi4py then ends MPI when the script does, and the ranks wait only 10 s for that once the job
     is over). Of a trainer of many processes one opens the Client.
     """
